@@ -1,0 +1,114 @@
+"""The domain errors: one small tree, each class with a stable ``code``.
+
+There is no HTTP in here. ``trio_sessions.web.errors`` maps a class to a status; the text of an error is what the
+client reads, so it says what was wrong and, where there is a choice, what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "AppendRoleNotSupported",
+    "BadEngineAnswer",
+    "ConfigurationError",
+    "EngineUnreachable",
+    "InvalidRequest",
+    "MatcherFailed",
+    "PrefixMismatch",
+    "RollbackRefused",
+    "ServerDraining",
+    "SessionError",
+    "SessionNotFound",
+    "TokenizationFailed",
+]
+
+
+class SessionError(Exception):
+    """Base of every error this package raises on purpose.
+
+    Attributes:
+        code: stable identifier for logs and metrics; it never changes with the wording.
+    """
+
+    code: ClassVar[str] = "session_error"
+
+
+class ConfigurationError(SessionError):
+    """A setting is wrong, or the parts it names do not fit together; found before serving starts."""
+
+    code: ClassVar[str] = "configuration_error"
+
+
+class SessionNotFound(SessionError):
+    """The session does not exist, or is deleted or being deleted."""
+
+    code: ClassVar[str] = "session_not_found"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"session not found: session_id={session_id}")
+        self.session_id = session_id
+
+
+class InvalidRequest(SessionError):
+    """The client's request cannot be served as it is; sending it again unchanged cannot help."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
+class RollbackRefused(InvalidRequest):
+    """The request diverges from the stored history further back than may be discarded."""
+
+    code: ClassVar[str] = "rollback_refused"
+
+
+class AppendRoleNotSupported(InvalidRequest):
+    """An appended message has a role that the chat template does not render after an assistant."""
+
+    code: ClassVar[str] = "append_role_not_supported"
+
+
+class MatcherFailed(SessionError):
+    """The configured message matcher raised, or answered something that is not a bool."""
+
+    code: ClassVar[str] = "matcher_failed"
+
+
+class TokenizationFailed(SessionError):
+    """The prompt could not be turned into token ids exactly."""
+
+    code: ClassVar[str] = "tokenization_failed"
+
+
+class PrefixMismatch(TokenizationFailed):
+    """The stored token ids are not a prefix of the prompt and completion that should extend them.
+
+    Attributes:
+        first_mismatch: index of the first differing id.
+        checked: how many leading ids had to agree.
+    """
+
+    code: ClassVar[str] = "prefix_mismatch"
+
+    def __init__(self, message: str, *, first_mismatch: int, checked: int) -> None:
+        super().__init__(message)
+        self.first_mismatch = first_mismatch
+        self.checked = checked
+
+
+class BadEngineAnswer(SessionError):
+    """The engine answered 200 with something that cannot be recorded exactly."""
+
+    code: ClassVar[str] = "bad_engine_answer"
+
+
+class EngineUnreachable(SessionError):
+    """The engine could not be reached, did not answer in time, or broke off its answer."""
+
+    code: ClassVar[str] = "engine_unreachable"
+
+
+class ServerDraining(SessionError):
+    """The server is shutting down and takes no more turns."""
+
+    code: ClassVar[str] = "server_draining"
