@@ -1,0 +1,159 @@
+"""The command line: the only module that knows the argument parser.
+
+Options are handed on as text and read by ``options``, so that a value is refused in the same words wherever it came
+from. The parser only splits the line, knows the names and prints the help.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter, UnknownCommandError, UnusedCliTokensError
+
+from trio_sessions import __version__
+from trio_sessions.cli.complaint import INTERRUPTED, PROGRAM, WRONG_USE, complain
+from trio_sessions.cli.options import CONFIG, DEMO_OPTIONS, ENGINE_OPTIONS, SERVE_OPTIONS, Option
+from trio_sessions.cli.resolve import (
+    Arguments,
+    config_path,
+    parse_arguments,
+    read_config,
+    resolve_settings,
+)
+from trio_sessions.errors import ConfigurationError
+
+__all__ = ["build_app", "main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the exit status.
+
+    0: done, or stopped on request. 1: it failed. 2: the command line, the environment or the file is wrong.
+
+    Args:
+        argv: arguments without the program's name; None reads the process's own.
+    """
+    try:
+        status = build_app()(list(sys.argv[1:] if argv is None else argv))
+    except CycloptsError as error:
+        complain(_sentence(error))
+        return WRONG_USE
+    except ConfigurationError as error:
+        complain(str(error))
+        return WRONG_USE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BaseExceptionGroup as failure:
+        if failure.subgroup(KeyboardInterrupt) is None:
+            raise
+        return INTERRUPTED
+    return int(status or 0)
+
+
+def build_app() -> App:
+    """The parser with all commands; calling it with arguments runs one and returns its exit status."""
+    app = App(
+        name=PROGRAM,
+        help="A token-exact session gateway: agents speak chat, trainers get the ids that were sampled.",
+        version=__version__,
+        backend="trio",
+        result_action="return_value",
+        print_error=False,
+        exit_on_error=False,
+        suppress_keyboard_interrupt=False,
+        help_format="plaintext",
+    )
+    _add(app, "serve", _serve, (*SERVE_OPTIONS, CONFIG), environment=True)
+    _add(app, "engine", _engine, ENGINE_OPTIONS)
+    _add(app, "demo", _demo, DEMO_OPTIONS)
+    return app
+
+
+async def _serve(arguments: Arguments) -> int:
+    """Serve sessions until it is stopped.
+
+    Every option can also be set by its environment variable or in a TOML file. The command line wins over the
+    environment, the environment over the file.
+    """
+    named = config_path(arguments, os.environ)
+    file = read_config(named[0], origin=named[1]) if named else None
+    resolved = resolve_settings(arguments, environment=os.environ, file=file)
+
+    from trio_sessions.cli.serving import serve_until_stopped
+
+    return await serve_until_stopped(resolved)
+
+
+async def _engine(arguments: Arguments) -> int:
+    """Serve the embedded toy engine alone, to try a gateway or a client against."""
+    values = parse_arguments(ENGINE_OPTIONS, arguments)
+
+    from trio_sessions.cli.engine import serve_engine_until_stopped
+
+    return await serve_engine_until_stopped(**values)
+
+
+async def _demo(arguments: Arguments) -> int:
+    """Run a small agent for three turns, and show which tokens came from where and what a trainer gets."""
+    values = parse_arguments(DEMO_OPTIONS, arguments)
+
+    from trio_sessions.demo import run_demo
+
+    return await run_demo(**values)
+
+
+def _add(
+    app: App,
+    name: str,
+    run: Callable[[Arguments], Awaitable[int]],
+    options: tuple[Option, ...],
+    *,
+    environment: bool = False,
+) -> None:
+    """Register a command whose parameters are ``options``."""
+
+    async def command(**given: str | bool | None) -> int:
+        return await run({field: value for field, value in given.items() if value is not None})
+
+    command.__doc__ = run.__doc__
+    command.__dict__["__signature__"] = inspect.Signature(
+        [
+            inspect.Parameter(
+                option.field,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=_annotation(option, environment=environment),
+            )
+            for option in options
+        ]
+    )
+    app.command(command, name=name)
+
+
+def _annotation(option: Option, *, environment: bool) -> Any:
+    meaning = f"{option.meaning} [env: {option.variable}]" if environment else option.meaning
+    return Annotated[
+        bool | None if option.kind.is_flag else str | None,
+        Parameter(
+            name=option.flag,
+            help=meaning,
+            metavar=option.kind.metavar or None,
+            show_default=lambda _: option.default_text,
+            # A negative number is a value, to be refused by the option that gets it.
+            allow_leading_hyphen=option.kind.metavar in ("N", "SECONDS"),
+        ),
+    ]
+
+
+def _sentence(error: CycloptsError) -> str:
+    """What the parser found wrong, where its own words would puzzle a user."""
+    unused = (error.unused_tokens or [""])[0]
+    if isinstance(error, UnusedCliTokensError):
+        return f"unexpected argument {unused!r}: options are written --name VALUE"
+    if isinstance(error, UnknownCommandError) and unused.startswith("-"):
+        return f"unknown option {unused}: the options of a command follow its name; see {PROGRAM} --help"
+    return str(error)

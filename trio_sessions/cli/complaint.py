@@ -1,0 +1,60 @@
+"""How the command fails: one line on stderr and an exit status; details of a crash go to the log before it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import structlog
+
+from trio_sessions.errors import ConfigurationError
+
+__all__ = ["CRASHED", "INTERRUPTED", "PROGRAM", "WRONG_USE", "complain", "report_failure"]
+
+PROGRAM: Final = "trio-sessions"
+CRASHED: Final = 1
+WRONG_USE: Final = 2
+INTERRUPTED: Final = 130
+
+# The command line may be right and the address still taken, so a supervisor may try again.
+_MAY_PASS: Final = frozenset({"address_in_use"})
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.cli")
+
+
+def complain(text: str) -> None:
+    """Write one line to stderr, whatever line breaks ``text`` has."""
+    sys.stderr.write(f"{PROGRAM}: error: {' '.join(text.split())}\n")
+    sys.stderr.flush()
+
+
+def report_failure(
+    failure: BaseExceptionGroup[Exception], *, what: str, explain: Callable[[str], str] = lambda text: text
+) -> int:
+    """Say why a service ended, and return the exit status for it.
+
+    Args:
+        failure: what its nursery raised.
+        what: the service's name, to begin the sentence "<what> crashed".
+        explain: adds to the text of a configuration error where the wrong value came from.
+    """
+    causes = list(_leaves(failure))
+    for cause in causes:
+        if isinstance(cause, ConfigurationError):
+            if cause.code in _MAY_PASS:
+                complain(str(cause))
+                return CRASHED
+            complain(explain(str(cause)))
+            return WRONG_USE
+    _log.error("crashed", service=what, exc_info=failure)
+    complain(f"{what} crashed: {type(causes[0]).__name__}: {causes[0]}")
+    return CRASHED
+
+
+def _leaves(failure: BaseException) -> Iterator[BaseException]:
+    if isinstance(failure, BaseExceptionGroup):
+        for part in failure.exceptions:
+            yield from _leaves(part)
+    else:
+        yield failure

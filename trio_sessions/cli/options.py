@@ -1,0 +1,223 @@
+"""What can be set from outside: the options of every command, each with its kind, default and meaning.
+
+Defaults of ``serve`` are those of ``Settings``; they are not repeated here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, get_args
+
+from trio_sessions.cli import kinds
+from trio_sessions.cli.kinds import Kind
+from trio_sessions.config import BUILTIN_TOKENIZER, LogFormat, LogLevel, Settings
+from trio_sessions.errors import ConfigurationError
+
+__all__ = [
+    "CONFIG",
+    "DEMO_OPTIONS",
+    "ENGINE_OPTIONS",
+    "ENVIRONMENT_PREFIX",
+    "SERVE_OPTIONS",
+    "Option",
+    "options_by_field",
+]
+
+ENVIRONMENT_PREFIX: Final = "TRIO_SESSIONS_"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a command.
+
+    Attributes:
+        field: name in Python, and in a TOML file; the command line spells it with dashes.
+        kind: how its value is read.
+        meaning: one sentence for the help.
+        default: value when nobody sets it; None for "not set".
+        unset: what "not set" amounts to, for the help.
+    """
+
+    field: str
+    kind: Kind
+    meaning: str
+    default: Any = None
+    unset: str = "not set"
+
+    @property
+    def flag(self) -> str:
+        """Its spelling on the command line."""
+        return "--" + self.field.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return ENVIRONMENT_PREFIX + self.field.upper()
+
+    @property
+    def default_text(self) -> str:
+        """The default as a person would type it."""
+        match self.default:
+            case None:
+                return self.unset
+            case bool():
+                return str(self.default).lower()
+            case float():
+                return f"{self.default:g}"
+            case Mapping():
+                return json.dumps(dict(self.default))
+            case _:
+                return str(self.default)
+
+    def read_text(self, value: str, *, origin: str = "") -> Any:
+        """The typed value of ``value``, from a command line or an environment variable.
+
+        Raises:
+            ConfigurationError: it is not of this option's kind; the text names the option and ``origin``.
+        """
+        try:
+            return self.kind.from_text(value)
+        except ValueError:
+            raise self._wrong(value, origin) from None
+
+    def read_toml(self, value: Any, *, origin: str) -> Any:
+        """The typed value of a decoded TOML value.
+
+        Raises:
+            ConfigurationError: as ``read_text``.
+        """
+        try:
+            return self.kind.from_toml(value)
+        except ValueError:
+            raise self._wrong(value, origin) from None
+
+    def _wrong(self, value: Any, origin: str) -> ConfigurationError:
+        shown = repr(value)
+        if len(shown) > 80:
+            shown = shown[:77] + "..."
+        place = f" (from {origin})" if origin else ""
+        return ConfigurationError(f"{self.flag} must be {self.kind.expects}, got {shown}{place}")
+
+
+def options_by_field(options: tuple[Option, ...]) -> dict[str, Option]:
+    """The options, each under its Python name."""
+    return {option.field: option for option in options}
+
+
+_DEFAULTS: Final = Settings()
+
+
+def _setting(field: str, kind: Kind, meaning: str, *, unset: str = "not set") -> Option:
+    return Option(field, kind, meaning, default=getattr(_DEFAULTS, field), unset=unset)
+
+
+CONFIG: Final = Option(
+    "config", kinds.FILE, "TOML file with any of the other options, at its top level or under [serve]."
+)
+
+SERVE_OPTIONS: Final = (
+    _setting("host", kinds.text("HOST"), "Address to listen on."),
+    _setting("port", kinds.INTEGER, "TCP port to listen on; 0 picks a free one."),
+    _setting(
+        "engine",
+        kinds.URL,
+        "Base URL of the inference engine, such as http://127.0.0.1:30000.",
+        unset="the embedded toy engine",
+    ),
+    _setting(
+        "tokenizer",
+        kinds.text("PATH_OR_ID"),
+        f"Tokenizer of the engine's model: {BUILTIN_TOKENIZER}, a folder, or a hub id.",
+    ),
+    _setting(
+        "family",
+        kinds.text("NAME|auto"),
+        "Model family whose chat format is rendered; auto finds out from the template.",
+    ),
+    _setting(
+        "mode",
+        kinds.text("linear|tree"),
+        "linear keeps one line of turns a session; tree branches (not available yet).",
+    ),
+    _setting(
+        "chat_template",
+        kinds.FILE,
+        "File with the jinja text of a chat template.",
+        unset="the tokenizer's own",
+    ),
+    _setting(
+        "chat_template_kwargs",
+        kinds.JSON_OBJECT,
+        "Values for the chat template's variables, which a request may override; a table in TOML.",
+    ),
+    _setting(
+        "message_matcher",
+        kinds.text("NAME_OR_PATH"),
+        "Decides whether a replayed message equals the stored one: strict, loose_tool_call, role_content_only, "
+        "or the dotted path of a function.",
+    ),
+    _setting("routing_replay", kinds.FLAG, "Ask the engine for routed experts and keep them."),
+    _setting("indexer_replay", kinds.FLAG, "Ask the engine for its sparse-attention choices and keep them."),
+    _setting(
+        "incremental_replay",
+        kinds.FLAG,
+        "Keep only the routing rows that each turn adds; needs --routing-replay.",
+    ),
+    _setting("num_layers", kinds.INTEGER, "Layers in a routing row, needed to assemble replay data."),
+    _setting("lora", kinds.text("NAME"), "Adapter that the engine applies to every turn."),
+    _setting(
+        "instance_id",
+        kinds.text("HEX"),
+        "32 lowercase hex digits that name this process in /health.",
+        unset="drawn at random",
+    ),
+    _setting("store", kinds.text("memory"), "Where sessions live."),
+    _setting(
+        "engine_timeout",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds until a call to the engine is given up.",
+    ),
+    _setting("max_body_mb", kinds.NUMBER, "Largest request body, in MiB."),
+    _setting(
+        "open_proxy",
+        kinds.FLAG,
+        "Let sessions reach every path of the engine, its control plane included.",
+    ),
+    _setting(
+        "drain_timeout",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds that running turns get to finish when the gateway stops.",
+    ),
+    _setting("log_level", kinds.choice(get_args(LogLevel)), "Least severe level that is logged."),
+    _setting("log_format", kinds.choice(get_args(LogFormat)), "text for people, json for machines."),
+)
+
+ENGINE_OPTIONS: Final = (
+    Option("host", kinds.text("HOST"), "Address to listen on.", "127.0.0.1"),
+    Option("port", kinds.INTEGER, "TCP port to listen on; 0 picks a free one.", 30000),
+    Option(
+        "latency",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds that an answer takes, on top of making it.",
+        0.0,
+    ),
+    Option("seed", kinds.INTEGER, "Seed of what the engine samples.", 0),
+    Option(
+        "fault", kinds.text("SPEC"), "Make the engine misbehave; a wrong value lists the kinds.", unset="none"
+    ),
+    Option(
+        "tokenizer",
+        kinds.text("PATH"),
+        f"Tokenizer of the engine: {BUILTIN_TOKENIZER} or a folder.",
+        BUILTIN_TOKENIZER,
+    ),
+    Option("log_level", kinds.choice(get_args(LogLevel)), "Least severe level that is logged.", "info"),
+)
+
+DEMO_OPTIONS: Final = (
+    Option(
+        "seed", kinds.INTEGER, "Seed of what the engine samples; the same seed prints the same tokens.", 0
+    ),
+)

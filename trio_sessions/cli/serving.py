@@ -1,0 +1,83 @@
+"""``trio-sessions serve``: start the gateway, say how to use it, wait for its end."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import trio
+
+from trio_sessions import __version__
+from trio_sessions.cli.complaint import report_failure
+from trio_sessions.cli.progress import progress
+from trio_sessions.cli.resolve import ResolvedSettings
+from trio_sessions.config import BUILTIN_TOKENIZER, Settings
+from trio_sessions.core.messages import resolve_matcher
+from trio_sessions.errors import ConfigurationError
+from trio_sessions.observe import configure_logging
+
+if TYPE_CHECKING:
+    from trio_sessions.serve import Running
+
+__all__ = ["banner", "serve_until_stopped"]
+
+
+async def serve_until_stopped(resolved: ResolvedSettings) -> int:
+    """Serve until a signal or a failure; the exit status."""
+    settings = resolved.settings
+    configure_logging(settings.log_level, settings.log_format)
+    _check_matcher(resolved)
+    try:
+        async with trio.open_nursery() as nursery:
+            with progress(f"Starting: loading tokenizer {settings.tokenizer} ..."):
+                from trio_sessions.serve import serve
+
+                running = await nursery.start(serve, settings)
+            sys.stdout.write(banner(settings, running))
+            sys.stdout.flush()
+    except ExceptionGroup as failure:
+        return report_failure(failure, what="the gateway", explain=resolved.explain)
+    return 0
+
+
+def banner(settings: Settings, running: Running) -> str:
+    """How to reach a running gateway, use it and stop it; what it works with."""
+    url = running.base_url
+    engine = (
+        running.engine_url
+        if settings.engine is not None
+        else f"embedded at {running.engine_url} - a toy that samples from a fixed script, not a model; "
+        "give --engine URL for a real one"
+    )
+    tokenizer = settings.tokenizer
+    if tokenizer == BUILTIN_TOKENIZER:
+        tokenizer += (
+            " - for trying out; give --tokenizer PATH_OR_ID for your model's" if settings.engine else ""
+        )
+    turn = '{"model":"default","messages":[{"role":"user","content":"Hello"}]}'
+    return f"""\
+trio-sessions {__version__} is ready at {url}
+
+  engine      {engine}
+  tokenizer   {tokenizer} (chat format: {running.family})
+  mode        {settings.mode}
+
+  Create a session:
+    curl -sX POST {url}/sessions
+  Send it a turn, with the id from that answer in place of <id>:
+    curl -s {url}/sessions/<id>/v1/chat/completions -H 'content-type: application/json' -d '{turn}'
+  Base URL for an OpenAI client:
+    {url}/sessions/<id>/v1
+  Records for a trainer:
+    curl -s {url}/sessions/<id>
+
+  Ctrl-C or SIGTERM stops it: running turns get {settings.drain_timeout:g} s to finish. A second one stops at once.
+"""
+
+
+def _check_matcher(resolved: ResolvedSettings) -> None:
+    """Refuse a matcher that cannot be used before the tokenizer is loaded."""
+    try:
+        resolve_matcher(resolved.settings.message_matcher)
+    except ConfigurationError as error:
+        raise ConfigurationError(resolved.explain(f"--message-matcher: {error}")) from error

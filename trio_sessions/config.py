@@ -1,0 +1,135 @@
+"""Settings of a gateway: explicit, frozen, checked when made.
+
+Where they come from (command line, environment, file) is the business of ``trio_sessions.cli``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+from urllib.parse import urlsplit
+
+from trio_sessions.core.request import RequestPolicy
+from trio_sessions.errors import ConfigurationError
+
+__all__ = ["BUILTIN_TOKENIZER", "LogFormat", "LogLevel", "Mode", "Settings", "Store"]
+
+Mode = Literal["linear", "tree"]
+Store = Literal["memory"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+
+BUILTIN_TOKENIZER: Final = "builtin"
+_INSTANCE_ID: Final = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything a gateway can be told.
+
+    Attributes:
+        host: address to listen on.
+        port: TCP port to listen on; 0 picks a free one.
+        engine: base URL of the inference engine; None starts the embedded one.
+        tokenizer: ``builtin``, a folder, or a hub id.
+        family: name of the model family's renderer, or ``auto`` to probe.
+        mode: ``linear`` keeps one line of turns a session; ``tree`` branches.
+        chat_template: file whose jinja text replaces the tokenizer's own template.
+        chat_template_kwargs: launch defaults for the template's kwargs.
+        message_matcher: name of a built-in matcher or a dotted import path.
+        routing_replay: ask the engine for routed experts and keep them.
+        indexer_replay: ask the engine for indexer choices and keep them.
+        incremental_replay: keep only the routing rows each turn adds; needs ``routing_replay``.
+        num_layers: layers in a routing row; needed to assemble replay data.
+        lora: adapter the engine applies to every turn.
+        instance_id: 32 hex digits that identify this process; None draws one.
+        store: where sessions live.
+        engine_timeout: seconds until an engine call is given up.
+        max_body_mb: largest request body, in MiB.
+        open_proxy: proxy every path to the engine, not only the allow-list.
+        drain_timeout: seconds that running turns get to finish at shutdown.
+        log_level: least severe level that is logged.
+        log_format: ``text`` for people, ``json`` for machines.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8700
+    engine: str | None = None
+    tokenizer: str = BUILTIN_TOKENIZER
+    family: str = "auto"
+    mode: Mode = "linear"
+    chat_template: Path | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    message_matcher: str = "strict"
+    routing_replay: bool = False
+    indexer_replay: bool = False
+    incremental_replay: bool = False
+    num_layers: int | None = None
+    lora: str | None = None
+    instance_id: str | None = None
+    store: Store = "memory"
+    engine_timeout: float = 600.0
+    max_body_mb: float = 64.0
+    open_proxy: bool = False
+    drain_timeout: float = 30.0
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.port <= 65535, f"--port must be between 0 and 65535, got {self.port}")
+        _require(self.mode in get_args(Mode), f"--mode must be linear or tree, got {self.mode}")
+        _require(self.mode != "tree", "--mode tree is not available yet; use --mode linear")
+        _require(
+            self.store in get_args(Store),
+            f"--store must be memory, got {self.store}: no other store exists yet",
+        )
+        _require(self.engine_timeout > 0, f"--engine-timeout must be positive, got {self.engine_timeout:g}")
+        _require(self.max_body_mb > 0, f"--max-body-mb must be positive, got {self.max_body_mb:g}")
+        _require(self.drain_timeout >= 0, f"--drain-timeout must not be negative, got {self.drain_timeout:g}")
+        _require(
+            self.num_layers is None or self.num_layers > 0,
+            f"--num-layers must be positive, got {self.num_layers}",
+        )
+        _require(
+            not self.incremental_replay or self.routing_replay,
+            "--incremental-replay needs --routing-replay",
+        )
+        if self.engine is not None:
+            _require_url(self.engine)
+        if self.instance_id is not None:
+            _require(
+                _INSTANCE_ID.fullmatch(self.instance_id) is not None,
+                f"--instance-id must be 32 lowercase hex digits, got {self.instance_id!r}",
+            )
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Largest request body, in bytes."""
+        return int(self.max_body_mb * 2**20)
+
+    @property
+    def request_policy(self) -> RequestPolicy:
+        """What these settings add to every request."""
+        return RequestPolicy(
+            routing_replay=self.routing_replay,
+            indexer_replay=self.indexer_replay,
+            incremental_replay=self.incremental_replay,
+            lora=self.lora,
+        )
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ConfigurationError(otherwise)
+
+
+def _require_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    _require(usable, f"--engine must be an http or https URL such as http://127.0.0.1:30000, got {url!r}")

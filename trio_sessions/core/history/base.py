@@ -1,0 +1,212 @@
+"""Checkpoints, and the strategy that decides which one a request extends.
+
+A checkpoint is immutable and holds deltas: the messages and ids it adds to its parent. A linear session is one line of
+them, a tree session all of them; the turn pipeline is the same for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trio_sessions.core.completion import Completion
+from trio_sessions.core.messages import Matcher, identical
+from trio_sessions.core.request import EngineRequest
+from trio_sessions.core.tokens import EMPTY_PATH, TokenIds, TokenPath
+
+__all__ = ["Attachment", "Checkpoint", "History", "TurnRecord", "path_of"]
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TurnRecord:
+    """The facts of one committed turn that the checkpoint does not already hold.
+
+    Attributes:
+        timestamp: when the turn committed, seconds since the epoch.
+        request_timestamp: when the request arrived, seconds since the epoch.
+        method: HTTP method of the client's request.
+        request_fields: JSON object (compact bytes) that went to the engine, without ``messages`` and ``input_ids``.
+        replayed: index to message, for those messages of the reused prefix that the client spelled differently.
+        response: the engine's whole answer, compact JSON.
+        status_code: the engine's status.
+    """
+
+    timestamp: float
+    request_timestamp: float
+    method: str
+    request_fields: bytes
+    replayed: Mapping[int, Message]
+    response: bytes
+    status_code: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """The session as it stands after one sampled assistant turn.
+
+    Attributes:
+        parent: the checkpoint it extends, or None.
+        messages: what it adds: the appended messages, then the sampled assistant's.
+        tokens: prompt and completion.
+        prompt_length: how many leading ids of ``tokens`` are the prompt; the rest was sampled.
+        synthetic: how many ids directly after the parent's close a turn that was left open; never trained.
+        completion: what the engine sampled.
+        record: the turn's facts for the trainer.
+        message_count: messages on the whole path.
+        depth: checkpoints on the whole path, this one included.
+    """
+
+    parent: Checkpoint | None
+    messages: Sequence[Message]
+    tokens: TokenPath
+    prompt_length: int
+    synthetic: int
+    completion: Completion
+    record: TurnRecord
+    message_count: int = field(init=False)
+    depth: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        before = (0, 0) if self.parent is None else (self.parent.message_count, self.parent.depth)
+        object.__setattr__(self, "message_count", before[0] + len(self.messages))
+        object.__setattr__(self, "depth", before[1] + 1)
+
+    def path_messages(self) -> list[Message]:
+        """All messages from the root, in order; the stored spelling."""
+        return [message for checkpoint in path_of(self) for message in checkpoint.messages]
+
+    def sampled_mask(self) -> npt.NDArray[np.bool_]:
+        """Shape (len(tokens),): True where the engine sampled the id."""
+        mask = np.zeros(len(self.tokens), dtype=np.bool_)
+        for checkpoint in path_of(self):
+            mask[checkpoint.prompt_length : len(checkpoint.tokens)] = True
+        return mask
+
+    def request_messages(self) -> list[Message]:
+        """The messages of the turn's request as its client spelled them."""
+        before = [] if self.parent is None else self.parent.path_messages()
+        before.extend(self.messages[:-1])
+        for index, message in self.record.replayed.items():
+            before[index] = message
+        return before
+
+    def request(self) -> EngineRequest:
+        """The request that the engine answered."""
+        return EngineRequest(
+            fields=self.record.request_fields,
+            messages=self.request_messages(),
+            input_ids=self.tokens.materialize()[: self.prompt_length],
+        )
+
+
+def path_of(leaf: Checkpoint | None) -> list[Checkpoint]:
+    """The checkpoints from the root to ``leaf``, in order; empty for None."""
+    path = []
+    while leaf is not None:
+        path.append(leaf)
+        leaf = leaf.parent
+    path.reverse()
+    return path
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attachment:
+    """Where a request joins the history.
+
+    Attributes:
+        base: the checkpoint it extends, None for a fresh prompt.
+        stored: the base's messages, the authoritative spelling of the reused prefix.
+        appended: the request's messages after that prefix.
+        replayed: index to message where the client's spelling of the prefix is not the stored one.
+        ticket: the state of the history it was decided on; a commit compares it.
+        discards: how many checkpoints a commit gives up.
+    """
+
+    base: Checkpoint | None
+    stored: Sequence[Message]
+    appended: Sequence[Message]
+    replayed: Mapping[int, Message]
+    ticket: int
+    discards: int
+
+    @classmethod
+    def at(
+        cls,
+        base: Checkpoint | None,
+        stored: Sequence[Message],
+        request: Sequence[Message],
+        *,
+        ticket: int,
+        discards: int,
+    ) -> Attachment:
+        """The attachment of ``request`` at ``base``, whose messages are ``stored``."""
+        return cls(
+            base=base,
+            stored=stored,
+            appended=request[len(stored) :],
+            replayed={
+                index: message
+                for index, (kept, message) in enumerate(zip(stored, request, strict=False))
+                if not identical(kept, message)
+            },
+            ticket=ticket,
+            discards=discards,
+        )
+
+    @property
+    def tokens(self) -> TokenPath:
+        """The ids that stand; empty for a fresh prompt."""
+        return EMPTY_PATH if self.base is None else self.base.tokens
+
+    def checkpoint(
+        self, *, keep: int, suffix: TokenIds, synthetic: int, completion: Completion, record: TurnRecord
+    ) -> Checkpoint:
+        """The checkpoint that this turn commits.
+
+        Args:
+            keep: how many of the standing ids the prompt kept.
+            suffix: the rest of the prompt, int32, shape (n,).
+            synthetic: how many leading ids of ``suffix`` close a turn that was left open.
+            completion: what was sampled.
+            record: the turn's facts.
+        """
+        return Checkpoint(
+            parent=self.base,
+            messages=(*self.appended, completion.message),
+            tokens=self.tokens.extend(np.concatenate([suffix, completion.token_ids]), keep=keep),
+            prompt_length=keep + len(suffix),
+            synthetic=synthetic,
+            completion=completion,
+            record=record,
+        )
+
+
+class History(Protocol):
+    """How a mode attaches requests and commits turns. All methods are synchronous; the session's lock is held."""
+
+    @property
+    def active(self) -> Checkpoint | None:
+        """The leaf that the session's records and metadata show."""
+
+    def attach(self, messages: Sequence[Message], matches: Matcher) -> Attachment:
+        """Where ``messages`` join; the history is not changed.
+
+        Raises:
+            RollbackRefused: they diverge further back than the mode allows.
+            MatcherFailed: the matcher is broken.
+        """
+
+    def settle_refused_role(self, attachment: Attachment) -> None:
+        """Do what the contract pins when the appended role is refused after the request was attached."""
+
+    def is_stale(self, attachment: Attachment) -> bool:
+        """Whether a turn attached there may no longer be committed."""
+
+    def commit(self, attachment: Attachment, checkpoint: Checkpoint) -> None:
+        """Make ``checkpoint`` part of the history; ``attachment`` is not stale."""

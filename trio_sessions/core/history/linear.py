@@ -1,0 +1,72 @@
+"""One line of checkpoints, the last of which may be retried.
+
+Source of the rules: the HTTP contract (docs/wire.md), "linear mode: rollback".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from trio_sessions.core.history.base import Attachment, Checkpoint, Message
+from trio_sessions.core.messages import Matcher, matching_prefix_length
+from trio_sessions.errors import RollbackRefused
+
+__all__ = ["MAX_ASSISTANT_ROLLBACK_STEPS", "LinearHistory"]
+
+MAX_ASSISTANT_ROLLBACK_STEPS: Final = 1
+
+
+class LinearHistory:
+    """The history of a linear session."""
+
+    def __init__(self) -> None:
+        self._active: Checkpoint | None = None
+        # Counts every change of the line. Comparing it, not the number of checkpoints, also catches a line that was
+        # retried and is as long as before.
+        self._version = 0
+
+    @property
+    def active(self) -> Checkpoint | None:
+        """The newest checkpoint, or None."""
+        return self._active
+
+    def attach(self, messages: Sequence[Message], matches: Matcher) -> Attachment:
+        """Extend the newest checkpoint whose messages the request repeats; see ``History.attach``."""
+        stored = [] if self._active is None else self._active.path_messages()
+        matched = matching_prefix_length(stored, messages, matches)
+        base = self._active
+        while base is not None and base.message_count > matched:
+            base = base.parent
+        discards = _depth(self._active) - _depth(base)
+        if discards > MAX_ASSISTANT_ROLLBACK_STEPS:
+            raise RollbackRefused(
+                f"rollback failed: discard_count={discards} exceeds "
+                f"max_assistant_rollback_steps={MAX_ASSISTANT_ROLLBACK_STEPS} "
+                f"(stored has {len(stored)} messages, request has {len(messages)} messages)"
+            )
+        kept = 0 if base is None else base.message_count
+        return Attachment.at(base, stored[:kept], messages, ticket=self._version, discards=discards)
+
+    def settle_refused_role(self, attachment: Attachment) -> None:
+        """Roll back all the same: the reference does, and clients rely on it."""
+        if attachment.discards:
+            self._set_active(attachment.base)
+
+    def is_stale(self, attachment: Attachment) -> bool:
+        """Whether the line gained or lost a checkpoint since the request was attached."""
+        return attachment.ticket != self._version
+
+    def commit(self, attachment: Attachment, checkpoint: Checkpoint) -> None:
+        """Put ``checkpoint`` on top of its base; what the request rolled back is given up now, not before."""
+        if self.is_stale(attachment):
+            raise ValueError("the attachment is stale")
+        self._set_active(checkpoint)
+
+    def _set_active(self, checkpoint: Checkpoint | None) -> None:
+        self._active = checkpoint
+        self._version += 1
+
+
+def _depth(checkpoint: Checkpoint | None) -> int:
+    return 0 if checkpoint is None else checkpoint.depth

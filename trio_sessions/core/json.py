@@ -1,0 +1,90 @@
+"""JSON at the edges: decoded with a depth limit, rendered compactly.
+
+Decoded values are plain Python objects. A limit on nesting at the door means that nothing further in (matchers,
+templates, encoders) can be driven into a ``RecursionError`` by a body.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import msgspec
+
+__all__ = ["MAX_NESTING", "InvalidJSON", "compact", "decode", "encode"]
+
+MAX_NESTING: Final = 128
+
+_decoder = msgspec.json.Decoder()
+_encoder = msgspec.json.Encoder()
+
+
+class InvalidJSON(ValueError):
+    """The bytes are not one JSON value within the nesting limit; the text says why."""
+
+
+def decode(raw: bytes) -> Any:
+    """The value of ``raw``.
+
+    Raises:
+        InvalidJSON: malformed, NaN or Infinity, not UTF-8, a lone surrogate, or nested deeper than ``MAX_NESTING``.
+    """
+    try:
+        value = _decoder.decode(raw)
+    except RecursionError:
+        raise InvalidJSON(f"nested deeper than {MAX_NESTING} levels") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidJSON(str(error)) from None
+    # Counting brackets is a cheap upper bound; only bodies beyond it are walked.
+    if raw.count(b"[") + raw.count(b"{") > MAX_NESTING and _too_deep(value):
+        raise InvalidJSON(f"nested deeper than {MAX_NESTING} levels")
+    return value
+
+
+def encode(value: Any) -> bytes:
+    """``value`` as compact UTF-8 JSON with non-ASCII text kept as it is."""
+    return _encoder.encode(value)
+
+
+def compact(raw: bytes) -> bytes:
+    """``raw`` without insignificant white space and without escapes of printable text; numbers keep their spelling.
+
+    Raises:
+        InvalidJSON: ``raw`` is not JSON, or holds NaN, Infinity or a lone surrogate.
+    """
+    try:
+        if b"\\u" in raw or b"\\/" in raw:
+            # Only the slow way un-escapes text. Engines that escape non-ASCII text spell numbers as Python does.
+            value = json.loads(raw, parse_constant=_refuse_constant)
+            return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        if not raw.isascii():
+            raw.decode()  # formatting passes text through unchecked
+        return msgspec.json.format(raw, indent=-1)
+    except RecursionError:
+        raise InvalidJSON("nested too deeply") from None
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise InvalidJSON(str(error)) from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise InvalidJSON(f"{name} is not JSON")
+
+
+def _too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_NESTING):
+        level = [
+            child
+            for container in level
+            for child in (
+                container.values()
+                if isinstance(container, dict)
+                else container
+                if isinstance(container, list)
+                else ()
+            )
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return False
+    return True

@@ -1,0 +1,236 @@
+"""Message matchers: does a replayed message say what a stored one says?
+
+A matcher is a synchronous ``(stored, replayed) -> bool``. It decides only whether history is reused; on a match the
+*stored* message, and the ids that were sampled for it, stay authoritative.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+from trio_sessions.errors import ConfigurationError, MatcherFailed
+
+__all__ = [
+    "MATCHERS",
+    "Matcher",
+    "identical",
+    "loose_tool_call",
+    "matching_prefix_length",
+    "resolve_matcher",
+    "role_content_only",
+    "strict",
+]
+
+Matcher = Callable[[Mapping[str, Any], Mapping[str, Any]], bool]
+
+_STRICT_KEYS: Final = ("role", "content", "reasoning_content", "tool_calls")
+
+
+def strict(stored: Mapping[str, Any], replayed: Mapping[str, Any]) -> bool:
+    """Equal in what a chat template reads: role, content, reasoning_content and tool_calls.
+
+    ``null``, ``""``, ``[]`` and absence are equal; ``index`` inside a tool call and every other key are ignored;
+    white space counts.
+    """
+    return all(
+        _same(_tool_calls(stored), _tool_calls(replayed))
+        if key == "tool_calls"
+        else _same(_present(stored.get(key)), _present(replayed.get(key)))
+        for key in _STRICT_KEYS
+    )
+
+
+def loose_tool_call(stored: Mapping[str, Any], replayed: Mapping[str, Any]) -> bool:
+    """As ``strict``, but ``function.arguments`` may be the same JSON object in another spelling.
+
+    Key order, white space, string or object, and ``null``/``""``/``"{}"`` are one. JSON types stay apart, arrays keep
+    their order, numbers compare exactly as decimals. Text that is not one JSON object (duplicate keys, NaN) compares
+    as it stands.
+    """
+    if strict(stored, replayed):
+        return True
+    if not all(_same(_present(stored.get(k)), _present(replayed.get(k))) for k in _STRICT_KEYS[:3]):
+        return False
+    left, right = _tool_calls(stored), _tool_calls(replayed)
+    if not isinstance(left, list) or not isinstance(right, list):
+        return False
+    return len(left) == len(right) and all(map(_same_call, left, right))
+
+
+def role_content_only(stored: Mapping[str, Any], replayed: Mapping[str, Any]) -> bool:
+    """Equal in role and content alone; tool calls and reasoning may differ without a fork."""
+    return all(_same(_present(stored.get(key)), _present(replayed.get(key))) for key in ("role", "content"))
+
+
+MATCHERS: Final[Mapping[str, Matcher]] = {
+    "strict": strict,
+    "loose_tool_call": loose_tool_call,
+    "role_content_only": role_content_only,
+}
+
+
+def resolve_matcher(selector: str) -> Matcher:
+    """The matcher named by a built-in name or by a dotted import path.
+
+    A matcher from an import path is wrapped so that an exception or an answer that is no bool becomes
+    ``MatcherFailed`` instead of a match.
+
+    Raises:
+        ConfigurationError: no such name, nothing importable there, not callable, or a coroutine function.
+    """
+    if selector in MATCHERS:
+        return MATCHERS[selector]
+    module_name, _, attribute = selector.rpartition(".")
+    if not module_name:
+        raise ConfigurationError(
+            f"unknown message matcher {selector!r}: use {', '.join(MATCHERS)}, or a dotted import path"
+        )
+    try:
+        matcher = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"cannot import message matcher {selector!r}: {error}") from error
+    if not callable(matcher):
+        raise ConfigurationError(f"message matcher {selector!r} is not callable")
+    if inspect.iscoroutinefunction(matcher) or inspect.iscoroutinefunction(type(matcher).__call__):
+        raise ConfigurationError(f"message matcher {selector!r} is async; a matcher is synchronous")
+    return _checked(matcher, selector)
+
+
+def matching_prefix_length(
+    stored: Sequence[Mapping[str, Any]], replayed: Sequence[Mapping[str, Any]], matches: Matcher
+) -> int:
+    """How many leading messages of ``replayed`` match ``stored``, pair by pair."""
+    for index, (left, right) in enumerate(zip(stored, replayed, strict=False)):
+        if not matches(left, right):
+            return index
+    return min(len(stored), len(replayed))
+
+
+def identical(left: Any, right: Any) -> bool:
+    """Whether two decoded JSON values are the same to the letter: types and numbers included, key order aside."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(
+            identical(value, right[key]) for key, value in left.items()
+        )
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(identical, left, right))
+    return bool(left == right)
+
+
+def _checked(matcher: Callable[[Any, Any], Any], selector: str) -> Matcher:
+    def matches(stored: Mapping[str, Any], replayed: Mapping[str, Any]) -> bool:
+        try:
+            answer = matcher(stored, replayed)
+        # Whatever a user's function raises is a defect of the configuration, and never a match.
+        except Exception as error:
+            raise MatcherFailed(
+                f"message matcher {selector} raised {type(error).__name__}: {error}"
+            ) from error
+        if type(answer) is not bool:
+            raise MatcherFailed(f"message matcher {selector} must return a bool, got {type(answer).__name__}")
+        return answer
+
+    return matches
+
+
+def _present(value: Any) -> Any:
+    return None if value is None or value in ("", []) else value
+
+
+def _tool_calls(message: Mapping[str, Any]) -> Any:
+    calls = _present(message.get("tool_calls"))
+    return [_without_index(call) for call in calls] if isinstance(calls, list) else calls
+
+
+def _without_index(call: Any) -> Any:
+    if isinstance(call, dict) and "index" in call:
+        return {key: value for key, value in call.items() if key != "index"}
+    return call
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Equality of decoded JSON in which ``true`` is not 1; numbers compare by value."""
+    if isinstance(left, dict):
+        return (
+            isinstance(right, dict)
+            and left.keys() == right.keys()
+            and all(_same(value, right[key]) for key, value in left.items())
+        )
+    if isinstance(left, list):
+        return isinstance(right, list) and len(left) == len(right) and all(map(_same, left, right))
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    return bool(left == right)
+
+
+def _same_call(left: Any, right: Any) -> bool:
+    if not isinstance(left, dict) or not isinstance(right, dict):
+        return _same(left, right)
+    return left.keys() == right.keys() and all(
+        _same_function(value, right[key]) if key == "function" else _same(value, right[key])
+        for key, value in left.items()
+    )
+
+
+def _same_function(left: Any, right: Any) -> bool:
+    if not isinstance(left, dict) or not isinstance(right, dict):
+        return _same(left, right)
+    # Absent arguments are null arguments.
+    keys = left.keys() | right.keys()
+    return all(
+        _same_arguments(left.get(key), right.get(key))
+        if key == "arguments"
+        else key in left and key in right and _same(left[key], right[key])
+        for key in keys
+    )
+
+
+def _same_arguments(left: Any, right: Any) -> bool:
+    left_object, right_object = _as_object(left), _as_object(right)
+    if left_object is None or right_object is None:
+        return type(left) is type(right) and _same(left, right)
+    return _same(left_object, right_object)
+
+
+class _NotOneObject(ValueError):
+    """The text has duplicate keys or a constant that JSON does not have."""
+
+
+def _as_object(arguments: Any) -> dict[str, Any] | None:
+    """The JSON object that ``arguments`` spells, its numbers as decimals; None when it is not exactly one."""
+    if arguments is None or arguments == "":
+        return {}
+    try:
+        if isinstance(arguments, dict):
+            # Through text, so that 0.1 as a float and "0.1" as text become the same decimal.
+            arguments = json.dumps(arguments, allow_nan=False)
+        if not isinstance(arguments, str):
+            return None
+        parsed = json.loads(
+            arguments,
+            parse_int=Decimal,
+            parse_float=Decimal,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_unique_pairs,
+        )
+    except (ValueError, RecursionError, TypeError, ArithmeticError):
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise _NotOneObject(name)
+
+
+def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    parsed = dict(pairs)
+    if len(parsed) != len(pairs):
+        raise _NotOneObject("duplicate keys")
+    return parsed

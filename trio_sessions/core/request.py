@@ -1,0 +1,198 @@
+"""From a client's chat request to what the engine is asked.
+
+Source of the rules: the HTTP contract of the session server (docs/wire.md), "one chat turn", step 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trio_sessions.core import json
+from trio_sessions.errors import InvalidRequest
+
+__all__ = ["EngineRequest", "PreparedRequest", "RequestPolicy", "prepare_chat_request"]
+
+# What a client may say about these would break the exact accounting of tokens, so it is never passed on.
+_OWNED_BY_US: Final = (
+    "input_ids",
+    "stream",
+    "stream_options",
+    "logprob_start_len",
+    "routed_experts_start_len",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPolicy:
+    """What the launch adds to every request.
+
+    Attributes:
+        routing_replay: ask for the experts each token was routed to.
+        indexer_replay: ask for the sparse-attention indexer's choices.
+        incremental_replay: ask only for the routing rows that are not stored yet.
+        lora: adapter name, or None.
+    """
+
+    routing_replay: bool = False
+    indexer_replay: bool = False
+    incremental_replay: bool = False
+    lora: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """A request as the engine receives it, and as the record keeps it.
+
+    Attributes:
+        fields: JSON object (compact bytes) of everything but ``messages`` and ``input_ids``.
+        messages: the conversation as the client spelled it.
+        input_ids: the exact prompt, int32, shape (n,).
+    """
+
+    fields: bytes
+    messages: Sequence[Mapping[str, Any]]
+    input_ids: npt.NDArray[np.int32]
+
+    def encode(self) -> bytes:
+        """The JSON body."""
+        head = self.fields[:-1] + (b"," if len(self.fields) > len(b"{}") else b"")
+        return b"".join(
+            (
+                head,
+                b'"messages":',
+                json.encode(list(self.messages)),
+                b',"input_ids":',
+                json.encode(self.input_ids.tolist()),
+                b"}",
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A validated chat request, still without a prompt: which history it extends is not known yet.
+
+    Attributes:
+        messages: at least one; every one an object with a string ``role``.
+        tools: tool definitions as the client sent them, or None.
+        template_kwargs: the request's own ``chat_template_kwargs``, empty when it has none.
+        stream: whether the client wants the answer as server-sent events. The engine is never asked to stream.
+        fields: what goes to the engine besides messages, kwargs and prompt, with the forced fields in place.
+        incremental_replay: whether ``engine_request`` names the first routing row that is not stored yet.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Any] | None
+    template_kwargs: Mapping[str, Any]
+    stream: bool
+    fields: Mapping[str, Any]
+    incremental_replay: bool = False
+
+    def engine_request(
+        self, input_ids: npt.NDArray[np.int32], *, template_kwargs: Mapping[str, Any], stored_tokens: int
+    ) -> EngineRequest:
+        """The request with its exact prompt.
+
+        Args:
+            input_ids: the prompt, int32, shape (n,).
+            template_kwargs: the effective kwargs that the prompt was rendered with; left out when empty.
+            stored_tokens: how many leading ids of the prompt belong to the checkpoint it extends.
+        """
+        fields = dict(self.fields)
+        if template_kwargs:
+            fields["chat_template_kwargs"] = dict(template_kwargs)
+        if self.incremental_replay:
+            fields["routed_experts_start_len"] = max(0, stored_tokens - 1)
+        return EngineRequest(fields=json.encode(fields), messages=self.messages, input_ids=input_ids)
+
+
+def prepare_chat_request(body: bytes, policy: RequestPolicy | None = None) -> PreparedRequest:
+    """Decode and validate a chat body and put in place what the engine must be asked for.
+
+    ``logprobs`` and ``return_meta_info`` are forced on and ``no_stop_trim`` off whatever the client sent; what the
+    policy asks for is added; ``input_ids``, ``stream`` and the replay offsets are never the client's.
+
+    Args:
+        body: the request body; empty stands for ``{}``.
+        policy: what the launch adds.
+
+    Raises:
+        InvalidRequest: malformed JSON, not an object, or messages, tools or kwargs of the wrong shape. The text names
+            the place.
+    """
+    policy = policy or RequestPolicy()
+    try:
+        decoded = json.decode(body) if body else {}
+    except json.InvalidJSON as error:
+        raise InvalidRequest(f"invalid JSON body: {error}") from error
+    if not isinstance(decoded, dict):
+        raise InvalidRequest(f"the request body must be a JSON object, got {_kind(decoded)}")
+    fields: dict[str, Any] = decoded
+
+    messages = _messages(fields.pop("messages", None))
+    template_kwargs = fields.pop("chat_template_kwargs", None)
+    if template_kwargs is not None and not isinstance(template_kwargs, dict):
+        raise InvalidRequest("chat_template_kwargs must be an object")
+    tools = fields.get("tools")
+    if tools is not None and not isinstance(tools, list):
+        raise InvalidRequest(f"tools must be a list, got {_kind(tools)}")
+    stream = bool(fields.get("stream", False))
+
+    for name in _OWNED_BY_US:
+        fields.pop(name, None)
+    fields["logprobs"] = True
+    fields["return_meta_info"] = True
+    fields["no_stop_trim"] = False
+    if policy.routing_replay:
+        fields["return_routed_experts"] = True
+    if policy.indexer_replay:
+        fields["return_indexer_topk"] = True
+    if policy.lora is not None:
+        fields["lora_path"] = policy.lora
+
+    return PreparedRequest(
+        messages=messages,
+        tools=tools,
+        template_kwargs=template_kwargs or {},
+        stream=stream,
+        fields=fields,
+        incremental_replay=policy.routing_replay and policy.incremental_replay,
+    )
+
+
+def _messages(value: Any) -> list[dict[str, Any]]:
+    if value is None:
+        raise InvalidRequest("messages must be a list with at least one message")
+    if not isinstance(value, list):
+        raise InvalidRequest(f"messages must be a list, got {_kind(value)}")
+    if not value:
+        raise InvalidRequest("messages must be a list with at least one message")
+    for index, message in enumerate(value):
+        if not isinstance(message, dict):
+            raise InvalidRequest(f"messages[{index}] must be an object, got {_kind(message)}")
+        if "role" not in message:
+            raise InvalidRequest(f"messages[{index}] has no role")
+        if not isinstance(message["role"], str):
+            raise InvalidRequest(f"messages[{index}].role must be a string, got {_kind(message['role'])}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case str():
+            return "a string"
+        case int() | float():
+            return "a number"
+        case list():
+            return "a list"
+        case _:
+            return "an object"

@@ -1,0 +1,40 @@
+"""Which headers cross the gateway."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trio_sessions.engine.base import Headers
+
+__all__ = ["from_engine", "to_engine"]
+
+ROUTING_KEY: Final = "X-SMG-Routing-Key"
+
+# RFC 9110, 7.6.1: these describe one connection, not the message.
+_HOP_BY_HOP: Final = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+_NOT_TO_ENGINE: Final = _HOP_BY_HOP | {"content-length", "host", "expect", ROUTING_KEY.lower()}
+# The body is sent on decoded, and there is one server and one date on the wire: ours.
+_NOT_FROM_ENGINE: Final = _HOP_BY_HOP | {"content-length", "content-encoding", "server", "date"}
+
+
+def to_engine(headers: Headers, *, session_id: str) -> list[tuple[str, str]]:
+    """A client's headers as the engine gets them, with the routing key of the session."""
+    kept = [(name, value) for name, value in headers if name.lower() not in _NOT_TO_ENGINE]
+    return [*kept, (ROUTING_KEY, session_id)]
+
+
+def from_engine(headers: Headers) -> list[tuple[str, str]]:
+    """An engine's headers as the client gets them."""
+    return [(name, value) for name, value in headers if name.lower() not in _NOT_FROM_ENGINE]

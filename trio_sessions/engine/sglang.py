@@ -1,0 +1,89 @@
+"""The client for an engine, or a router of engines, that speaks SGLang's chat contract over HTTP."""
+
+from __future__ import annotations
+
+import ssl
+from types import TracebackType
+from typing import Final, Self
+from zlib import crc32
+
+import httpx
+import trio
+
+from trio_sessions.engine.base import EngineAnswer, EngineCall
+from trio_sessions.engine.headers import to_engine
+from trio_sessions.errors import EngineUnreachable
+
+__all__ = ["SGLangEngine"]
+
+# httpcore's pool looks at all its connections on every request, which costs more than the request itself once
+# hundreds are in flight. Sessions are therefore spread over several pools.
+_SHARDS: Final = 16
+_CONNECT_TIMEOUT_SECONDS: Final = 10.0
+
+
+class SGLangEngine:
+    """Calls one base URL. Use as an async context manager.
+
+    Args:
+        base_url: ``http://host:port``, with or without a path.
+        timeout: seconds until a call is given up, connecting included.
+    """
+
+    def __init__(self, base_url: str, *, timeout: float) -> None:
+        self.base_url = base_url.rstrip("/")
+        self.timeout = timeout
+        # One context for all: loading the certificate store is slow and the same for each.
+        tls: ssl.SSLContext | bool = ssl.create_default_context() if base_url.startswith("https:") else False
+        self._clients = [
+            httpx.AsyncClient(
+                # Proxies from the environment are for the outside world, not for an engine next door.
+                trust_env=False,
+                verify=tls,
+                follow_redirects=False,
+                timeout=httpx.Timeout(None, connect=min(_CONNECT_TIMEOUT_SECONDS, timeout)),
+                limits=httpx.Limits(
+                    max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0
+                ),
+            )
+            for _ in range(_SHARDS)
+        ]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # Closing sockets must happen also when the block is left by cancellation.
+        with trio.CancelScope(shield=True):
+            for client in self._clients:
+                await client.aclose()
+
+    async def call(self, request: EngineCall) -> EngineAnswer:
+        """See ``Engine.call``."""
+        url = f"{self.base_url}/{request.path}" + (f"?{request.query}" if request.query else "")
+        with trio.move_on_after(self.timeout):
+            return await self._send(request, url)
+        raise EngineUnreachable(
+            f"backend transport error: ReadTimeout: the engine did not answer within {self.timeout:g} s"
+        )
+
+    async def _send(self, request: EngineCall, url: str) -> EngineAnswer:
+        client = self._clients[crc32(request.session_id.encode()) % _SHARDS]
+        try:
+            response = await client.request(
+                request.method,
+                url,
+                content=request.body,
+                headers=to_engine(request.headers, session_id=request.session_id),
+            )
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise EngineUnreachable(f"backend transport error: {type(error).__name__}: {error}") from error
+        return EngineAnswer(
+            status=response.status_code,
+            headers=[
+                (name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers.raw
+            ],
+            body=response.content,
+        )

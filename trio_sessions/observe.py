@@ -1,0 +1,110 @@
+"""Metrics and logs. Nothing here, or anywhere above debug level, shows what a conversation says."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Final, Literal
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from trio_sessions.config import LogFormat, LogLevel
+
+__all__ = ["METRICS_CONTENT_TYPE", "Metrics", "TurnOutcome", "configure_logging"]
+
+METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+TurnOutcome = Literal[
+    "committed",  # answered and recorded
+    "stale",  # answered, not recorded: the session changed meanwhile
+    "closed",  # answered, not recorded: the session was deleted meanwhile
+    "refused",  # the client's request was wrong
+    "engine_error",  # the engine answered an error, nothing usable, or not at all
+    "cancelled",  # the client went away, or the server shut down
+    "failed",  # a defect of ours or of the configuration
+]
+
+_ENGINE_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+_OVERHEAD_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
+
+
+class Metrics:
+    """The metrics of one gateway, in a registry of its own so that several can live in one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.turns = Counter("trio_sessions_turns", "Turns by outcome.", ["outcome"], registry=self.registry)
+        self.turns_in_flight = Gauge(
+            "trio_sessions_turns_in_flight", "Turns being handled.", registry=self.registry
+        )
+        self.engine_seconds = Histogram(
+            "trio_sessions_engine_seconds",
+            "Time an engine call of a turn took.",
+            buckets=_ENGINE_BUCKETS,
+            registry=self.registry,
+        )
+        self.overhead_seconds = Histogram(
+            "trio_sessions_overhead_seconds",
+            "Time the gateway added to an answered turn.",
+            buckets=_OVERHEAD_BUCKETS,
+            registry=self.registry,
+        )
+        self.sessions_open = Gauge(
+            "trio_sessions_sessions_open", "Sessions that exist.", registry=self.registry
+        )
+        self.prompt_tokens = Counter(
+            "trio_sessions_prompt_tokens", "Prompt tokens of committed turns.", registry=self.registry
+        )
+        self.sampled_tokens = Counter(
+            "trio_sessions_sampled_tokens", "Sampled tokens of committed turns.", registry=self.registry
+        )
+        self.rollbacks = Counter(
+            "trio_sessions_rollbacks", "Checkpoints discarded by retries.", registry=self.registry
+        )
+        self.synthetic_tokens = Counter(
+            "trio_sessions_synthetic_tokens",
+            "Token ids added to close turns left open.",
+            registry=self.registry,
+        )
+        self.replaced_tokens = Counter(
+            "trio_sessions_replaced_tokens",
+            "Sampled stop ids replaced by the opener of the next role.",
+            registry=self.registry,
+        )
+        self.mismatches = Counter(
+            "trio_sessions_mismatches",
+            "Findings when served ids were compared with the canonical rendering.",
+            ["type"],
+            registry=self.registry,
+        )
+
+    def count_turn(self, outcome: TurnOutcome) -> None:
+        """One more turn ended with ``outcome``."""
+        self.turns.labels(outcome).inc()
+
+    def render(self) -> bytes:
+        """The text exposition format."""
+        return generate_latest(self.registry)
+
+
+def configure_logging(level: LogLevel, log_format: LogFormat) -> None:
+    """Send this process's log lines to stderr, as text for people or one JSON object a line."""
+    renderer: Callable[..., str | bytes] = (
+        structlog.processors.JSONRenderer()
+        if log_format == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )

@@ -1,0 +1,1 @@
+"""Sessions and turns: the pure core under locks, nurseries and deadlines."""

@@ -1,0 +1,63 @@
+"""One gateway: its parts, put together."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+
+from trio_sessions.config import Settings
+from trio_sessions.core.history import LinearHistory
+from trio_sessions.core.messages import resolve_matcher
+from trio_sessions.engine.base import Engine
+from trio_sessions.observe import Metrics
+from trio_sessions.render.base import Renderer
+from trio_sessions.service.inspect import SessionInspector
+from trio_sessions.service.offload import Offloader
+from trio_sessions.service.proxy import EngineProxy
+from trio_sessions.service.registry import SessionRegistry
+from trio_sessions.service.turn import TurnPipeline
+
+__all__ = ["Gateway"]
+
+
+class Gateway:
+    """Everything that serves sessions, without a network of its own.
+
+    Args:
+        settings: what was asked for.
+        engine: samples turns.
+        renderer: messages to ids.
+        clock: wall clock, seconds since the epoch.
+        new_id: draws ids, 32 lowercase hex digits.
+
+    Raises:
+        ConfigurationError: the message matcher cannot be resolved.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        engine: Engine,
+        renderer: Renderer,
+        clock: Callable[[], float] = time.time,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        offloader = Offloader()
+        self.settings = settings
+        self.instance_id = settings.instance_id or new_id()
+        self.metrics = Metrics()
+        self.registry = SessionRegistry(new_history=LinearHistory, new_id=new_id, metrics=self.metrics)
+        self.inspector = SessionInspector(renderer=renderer, metrics=self.metrics, offloader=offloader)
+        self.proxy = EngineProxy(engine, open_proxy=settings.open_proxy)
+        self.turns = TurnPipeline(
+            registry=self.registry,
+            engine=engine,
+            renderer=renderer,
+            matcher=resolve_matcher(settings.message_matcher),
+            policy=settings.request_policy,
+            metrics=self.metrics,
+            clock=clock,
+            offloader=offloader,
+        )

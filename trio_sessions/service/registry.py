@@ -1,0 +1,100 @@
+"""The sessions of this process, and how they all come to an end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import trio
+
+from trio_sessions.core.history import History
+from trio_sessions.errors import ServerDraining, SessionNotFound
+from trio_sessions.observe import Metrics
+from trio_sessions.service.session import Session
+
+__all__ = ["SessionRegistry"]
+
+
+class SessionRegistry:
+    """Creates, finds and deletes sessions, and drains their turns at shutdown.
+
+    Args:
+        new_history: makes the history of a new session; the mode decides which.
+        new_id: draws a session id, 32 lowercase hex digits.
+        metrics: where open sessions and running turns are shown.
+    """
+
+    def __init__(
+        self, *, new_history: Callable[[], History], new_id: Callable[[], str], metrics: Metrics
+    ) -> None:
+        self._new_history = new_history
+        self._new_id = new_id
+        self._metrics = metrics
+        self._sessions: dict[str, Session] = {}
+        # Deleted sessions may still have turns at the engine, so running turns are counted apart.
+        self._running: Counter[Session] = Counter()
+        self._draining = False
+        self._idle = trio.Event()
+        self._idle.set()
+
+    def create(self) -> Session:
+        """A new, empty session."""
+        session = Session(self._new_id(), self._new_history())
+        self._sessions[session.id] = session
+        self._metrics.sessions_open.set(len(self._sessions))
+        return session
+
+    def get(self, session_id: str) -> Session:
+        """The open session of that id.
+
+        Raises:
+            SessionNotFound: there is none.
+        """
+        try:
+            return self._sessions[session_id]
+        except KeyError:
+            raise SessionNotFound(session_id) from None
+
+    def delete(self, session_id: str) -> None:
+        """Close a session and forget it; its running turns are not waited for.
+
+        Raises:
+            SessionNotFound: there is none, or it was deleted before.
+        """
+        self.get(session_id).close()
+        del self._sessions[session_id]
+        self._metrics.sessions_open.set(len(self._sessions))
+
+    @contextmanager
+    def running_turn(self, session: Session) -> Iterator[None]:
+        """Count a turn of ``session`` as running, so that shutdown waits for it.
+
+        Raises:
+            ServerDraining: shutdown has begun.
+        """
+        if self._draining:
+            raise ServerDraining("the server is shutting down and takes no more turns")
+        if not self._running:
+            self._idle = trio.Event()
+        self._running[session] += 1
+        self._metrics.turns_in_flight.inc()
+        try:
+            yield
+        finally:
+            self._metrics.turns_in_flight.dec()
+            self._running[session] -= 1
+            if not self._running[session]:
+                del self._running[session]
+            if not self._running:
+                self._idle.set()
+
+    async def drain(self, timeout: float) -> None:
+        """Refuse new turns, give running ones ``timeout`` seconds, then cancel them and wait until they are gone."""
+        self._draining = True
+        with trio.move_on_after(timeout):
+            await self._idle.wait()
+            return
+        for session in list(self._running):
+            session.cancel_turns()
+        await self._idle.wait()

@@ -1,0 +1,83 @@
+"""One session: its history, its lock, and the nurseries its turns run in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from trio_sessions.core.history import Checkpoint, History
+from trio_sessions.errors import ServerDraining, SessionNotFound
+
+__all__ = ["Session"]
+
+
+class Session:
+    """A session that is open until ``close``.
+
+    Attributes:
+        id: 32 lowercase hex digits.
+        history: changed only while ``lock`` is held.
+        lock: held to prepare and to commit a turn, never during an engine call.
+        compared: the checkpoint whose mismatches were counted last, so that reading twice does not count twice.
+    """
+
+    def __init__(self, session_id: str, history: History) -> None:
+        self.id = session_id
+        self.history = history
+        self.lock = trio.Lock()
+        self.compared: Checkpoint | None = None
+        self._closed = False
+        self._turns: set[trio.CancelScope] = set()
+        self._turns_started = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session was deleted: turns at the engine still answer, and record nothing."""
+        return self._closed
+
+    def close(self) -> None:
+        """Take no further turn, and record none that is running."""
+        self._closed = True
+
+    def ensure_open(self) -> None:
+        """Raises: SessionNotFound: the session was deleted."""
+        if self._closed:
+            raise SessionNotFound(self.id)
+
+    def next_turn_number(self) -> int:
+        """Numbers turns from 1 in the order they arrived, for logs."""
+        self._turns_started += 1
+        return self._turns_started
+
+    def cancel_turns(self) -> None:
+        """Cancel every running turn because the server stops."""
+        for scope in self._turns:
+            scope.cancel()
+
+    @asynccontextmanager
+    async def turn_nursery(self) -> AsyncIterator[trio.Nursery]:
+        """The nursery of one turn, whose cancel scope the session knows.
+
+        An error raised inside comes out as it is, not in a group.
+
+        Raises:
+            ServerDraining: ``cancel_turns`` ended the turn. A cancellation from outside (the client went away) stays
+                what it is.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                self._turns.add(nursery.cancel_scope)
+                try:
+                    yield nursery
+                finally:
+                    self._turns.discard(nursery.cancel_scope)
+        except BaseExceptionGroup as group:
+            if len(group.exceptions) != 1:
+                raise
+            raise group.exceptions[0] from group.exceptions[0].__cause__
+        if nursery.cancel_scope.cancelled_caught:
+            raise ServerDraining(
+                "the server is shutting down: the turn was cancelled and nothing was recorded"
+            )

@@ -1,0 +1,318 @@
+"""The turn pipeline: one for every mode and dialect.
+
+decode → (lock) attach, render → (no lock) engine → validate and encode the answer → (lock, shielded) commit → reply.
+Whatever can fail is done before the first thing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import structlog
+import trio
+
+from trio_sessions.core import json
+from trio_sessions.core.completion import Completion, extract_completion
+from trio_sessions.core.history import Attachment, Checkpoint, TurnRecord
+from trio_sessions.core.messages import Matcher
+from trio_sessions.core.prefix import assert_pretokenized_prefix
+from trio_sessions.core.request import EngineRequest, PreparedRequest, RequestPolicy, prepare_chat_request
+from trio_sessions.core.tokens import TokenIds
+from trio_sessions.engine.base import Engine, EngineAnswer, EngineCall, Headers
+from trio_sessions.engine.headers import from_engine
+from trio_sessions.errors import (
+    AppendRoleNotSupported,
+    BadEngineAnswer,
+    EngineUnreachable,
+    InvalidRequest,
+    ServerDraining,
+    SessionError,
+    SessionNotFound,
+)
+from trio_sessions.observe import Metrics, TurnOutcome
+from trio_sessions.render.base import Extension, Renderer
+from trio_sessions.service.offload import Offloader
+from trio_sessions.service.registry import SessionRegistry
+from trio_sessions.service.session import Session
+
+__all__ = ["Dialect", "Reply", "TurnPipeline", "TurnRequest"]
+
+CHAT_PATH = "v1/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """A client's chat request as it arrived."""
+
+    method: str
+    query: str
+    headers: Headers
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What goes back to a client."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+class Dialect(Protocol):
+    """How one chat API spells its answers."""
+
+    def encode(self, answer: EngineAnswer, *, stream: bool) -> Reply:
+        """The client's reply to a usable answer, whose body is compact JSON."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """A turn between prepare and commit."""
+
+    attachment: Attachment
+    stored: TokenIds
+    extension: Extension
+    request: EngineRequest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Digest:
+    """An engine's answer, checked and encoded: nothing that follows can fail because of it."""
+
+    completion: Completion
+    response: bytes
+    reply: Reply
+
+
+class TurnPipeline:
+    """Runs turns of sessions against one engine.
+
+    Args:
+        registry: knows which turns run, for shutdown.
+        engine: samples.
+        renderer: messages to ids.
+        matcher: decides whether replayed history is the stored one.
+        policy: what the launch adds to every request.
+        metrics: counters and histograms.
+        clock: wall clock for records, seconds since the epoch.
+        offloader: threads for long computations.
+    """
+
+    def __init__(
+        self,
+        *,
+        registry: SessionRegistry,
+        engine: Engine,
+        renderer: Renderer,
+        matcher: Matcher,
+        policy: RequestPolicy,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        offloader: Offloader,
+    ) -> None:
+        self._registry = registry
+        self._engine = engine
+        self._renderer = renderer
+        self._matcher = matcher
+        self._policy = policy
+        self._metrics = metrics
+        self._clock = clock
+        self._offload = offloader.run
+        self._log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.turn")
+
+    async def run(self, session: Session, request: TurnRequest, dialect: Dialect) -> Reply:
+        """One turn, from the client's bytes to the bytes it gets back.
+
+        Raises:
+            SessionError: of the kinds in ``trio_sessions.errors``; except for the one rollback that the contract pins,
+                the session is then what it was before.
+        """
+        arrived = self._clock()
+        log = self._log.bind(session=session.id, turn=session.next_turn_number())
+        outcome: TurnOutcome = "cancelled"
+        try:
+            with self._registry.running_turn(session):
+                async with session.turn_nursery():
+                    outcome, reply = await self._turn(session, request, dialect, arrived, log)
+                return reply
+        except SessionError as error:
+            outcome = _outcome_of(error)
+            # Only what an engine did is told in full: the other texts may quote the conversation.
+            text = {"error": str(error)} if outcome == "engine_error" else {}
+            log.info("turn failed", code=error.code, **text)
+            log.debug("turn failed", code=error.code, error=str(error))
+            raise
+        except Exception:
+            outcome = "failed"
+            raise
+        finally:
+            self._metrics.count_turn(outcome)
+
+    async def _turn(
+        self,
+        session: Session,
+        request: TurnRequest,
+        dialect: Dialect,
+        arrived: float,
+        log: structlog.stdlib.BoundLogger,
+    ) -> tuple[TurnOutcome, Reply]:
+        began = trio.current_time()
+        prepared = await self._offload(
+            lambda: prepare_chat_request(request.body, self._policy), size=len(request.body)
+        )
+        async with session.lock:
+            session.ensure_open()
+            plan = await self._plan(session, prepared)
+        body = await self._offload(
+            plan.request.encode, size=len(request.body) + 4 * len(plan.request.input_ids)
+        )
+
+        asked = trio.current_time()
+        answer = await self._engine.call(
+            EngineCall(
+                method=request.method,
+                path=CHAT_PATH,
+                query=request.query,
+                headers=request.headers,
+                body=body,
+                session_id=session.id,
+            )
+        )
+        answered = trio.current_time()
+        self._metrics.engine_seconds.observe(answered - asked)
+        if answer.status != 200:
+            log.info("engine refused the turn", status=answer.status)
+            return "engine_error", pass_through(answer)
+        digest = await self._offload(
+            lambda: _digest(answer, dialect, plan.request.input_ids, stream=prepared.stream),
+            size=len(answer.body),
+        )
+
+        # From here on the turn is decided: a client that goes away now no longer takes it back.
+        with trio.CancelScope(shield=True):
+            async with session.lock:
+                outcome = self._commit(session, request, plan, digest, arrived)
+        overhead = (trio.current_time() - began) - (answered - asked)
+        self._metrics.overhead_seconds.observe(overhead)
+        log.info(
+            "turn answered",
+            outcome=outcome,
+            prompt_tokens=len(plan.request.input_ids),
+            sampled_tokens=len(digest.completion.token_ids),
+            finish_reason=digest.completion.finish_reason,
+            discarded=plan.attachment.discards,
+            engine_seconds=round(answered - asked, 4),
+            overhead_seconds=round(overhead, 4),
+        )
+        return outcome, digest.reply
+
+    async def _plan(self, session: Session, prepared: PreparedRequest) -> _Plan:
+        attachment = session.history.attach(prepared.messages, self._matcher)
+        kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
+        stored = attachment.tokens.materialize()
+        if attachment.base is None:
+            prompt = await self._offload(
+                lambda: self._renderer.render(attachment.appended, tools=prepared.tools, kwargs=kwargs),
+                size=self._renderer.weight(attachment.appended),
+            )
+            extension = Extension(keep=0, token_ids=prompt)
+        else:
+            self._check_roles(session, attachment)
+            extension = await self._offload(
+                lambda: self._renderer.extend(
+                    stored,
+                    stored_messages=attachment.stored,
+                    appended=attachment.appended,
+                    tools=prepared.tools,
+                    kwargs=kwargs,
+                ),
+                size=self._renderer.weight(attachment.appended),
+            )
+        input_ids = np.concatenate([stored[: extension.keep], extension.token_ids])
+        request = prepared.engine_request(input_ids, template_kwargs=kwargs, stored_tokens=len(stored))
+        return _Plan(attachment=attachment, stored=stored, extension=extension, request=request)
+
+    def _check_roles(self, session: Session, attachment: Attachment) -> None:
+        allowed = self._renderer.appendable_roles
+        for index, message in enumerate(attachment.appended, start=len(attachment.stored)):
+            if message["role"] not in allowed:
+                session.history.settle_refused_role(attachment)
+                raise AppendRoleNotSupported(
+                    f"appended message at index {index} has role={message['role']!r}, allowed={sorted(allowed)}"
+                    "; the selected TITO fixed template does not support appending this role"
+                )
+
+    def _commit(
+        self, session: Session, request: TurnRequest, plan: _Plan, digest: _Digest, arrived: float
+    ) -> TurnOutcome:
+        if session.closed:
+            return "closed"
+        if session.history.is_stale(plan.attachment):
+            return "stale"
+        kept = assert_pretokenized_prefix(
+            plan.stored,
+            np.concatenate([plan.request.input_ids, digest.completion.token_ids]),
+            max_trim_tokens=self._renderer.max_trim_tokens,
+            request_messages=plan.request.messages,
+            assistant_message=digest.completion.message,
+        )
+        checkpoint = self._checkpoint(request, plan, digest, arrived)
+        session.history.commit(plan.attachment, checkpoint)
+        self._metrics.prompt_tokens.inc(len(plan.request.input_ids))
+        self._metrics.sampled_tokens.inc(len(digest.completion.token_ids))
+        self._metrics.rollbacks.inc(plan.attachment.discards)
+        self._metrics.synthetic_tokens.inc(plan.extension.synthetic)
+        self._metrics.replaced_tokens.inc(kept.trimmed)
+        return "committed"
+
+    def _checkpoint(self, request: TurnRequest, plan: _Plan, digest: _Digest, arrived: float) -> Checkpoint:
+        return plan.attachment.checkpoint(
+            keep=plan.extension.keep,
+            suffix=plan.extension.token_ids,
+            synthetic=plan.extension.synthetic,
+            completion=digest.completion,
+            record=TurnRecord(
+                timestamp=self._clock(),
+                request_timestamp=arrived,
+                method=request.method,
+                request_fields=plan.request.fields,
+                replayed=plan.attachment.replayed,
+                response=digest.response,
+                status_code=200,
+            ),
+        )
+
+
+def pass_through(answer: EngineAnswer) -> Reply:
+    """An engine's answer for the client: JSON rendered compactly, anything else as it is."""
+    headers = from_engine(answer.headers)
+    try:
+        return Reply(status=answer.status, headers=headers, body=json.compact(answer.body))
+    except json.InvalidJSON:
+        return Reply(status=answer.status, headers=headers, body=answer.body)
+
+
+def _digest(answer: EngineAnswer, dialect: Dialect, prompt: TokenIds, *, stream: bool) -> _Digest:
+    completion = extract_completion(answer.body, prompt=prompt)
+    try:
+        response = json.compact(answer.body)
+    except json.InvalidJSON as error:
+        raise BadEngineAnswer(f"invalid chat completion response: {error}") from error
+    compacted = EngineAnswer(status=answer.status, headers=answer.headers, body=response)
+    return _Digest(completion=completion, response=response, reply=dialect.encode(compacted, stream=stream))
+
+
+def _outcome_of(error: SessionError) -> TurnOutcome:
+    match error:
+        case InvalidRequest() | SessionNotFound():
+            return "refused"
+        case EngineUnreachable() | BadEngineAnswer():
+            return "engine_error"
+        case ServerDraining():
+            return "cancelled"
+        case _:
+            return "failed"

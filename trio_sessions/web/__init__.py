@@ -1,0 +1,1 @@
+"""HTTP: routes, dialects and the one table from domain errors to statuses."""

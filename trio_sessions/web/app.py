@@ -1,0 +1,137 @@
+"""The gateway as a Quart-Trio application: routes, and nothing that decides anything."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Final
+
+import structlog
+from quart import Response, request
+from quart_trio import QuartTrio
+from werkzeug.datastructures import Headers as WerkzeugHeaders
+from werkzeug.exceptions import HTTPException
+
+from trio_sessions.core import json
+from trio_sessions.engine.base import EngineCall, Headers
+from trio_sessions.errors import SessionError
+from trio_sessions.observe import METRICS_CONTENT_TYPE
+from trio_sessions.service.gateway import Gateway
+from trio_sessions.service.turn import Reply, TurnRequest
+from trio_sessions.web.dialects.chat import ChatDialect
+from trio_sessions.web.errors import error_reply, status_of
+
+__all__ = ["create_app"]
+
+_JSON: Final = (("content-type", "application/json"),)
+_PROXIED_METHODS: Final = ["GET", "POST", "PUT", "DELETE", "PATCH"]
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.web")
+
+
+def create_app(gateway: Gateway) -> QuartTrio:
+    """The routes of the HTTP contract (docs/wire.md) over ``gateway``.
+
+    Serve it inside ``WholeRequests``, which also limits bodies; Quart's own limits are therefore off.
+    """
+    app = QuartTrio("trio_sessions")
+    app.config.update(MAX_CONTENT_LENGTH=None, BODY_TIMEOUT=None, RESPONSE_TIMEOUT=None)
+    chat = ChatDialect()
+
+    @app.get("/health")
+    async def health() -> Response:
+        return _json({"status": "ok", "session_server_instance_id": gateway.instance_id})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return _response(
+            Reply(
+                status=200, headers=(("content-type", METRICS_CONTENT_TYPE),), body=gateway.metrics.render()
+            )
+        )
+
+    @app.post("/sessions")
+    async def create_session() -> Response:
+        return _json({"session_id": gateway.registry.create().id})
+
+    @app.get("/sessions/<session_id>")
+    async def get_session(session_id: str) -> Response:
+        body = await gateway.inspector.describe(gateway.registry.get(session_id))
+        return _response(Reply(status=200, headers=_JSON, body=body))
+
+    @app.delete("/sessions/<session_id>")
+    async def delete_session(session_id: str) -> Response:
+        gateway.registry.delete(session_id)
+        return _response(Reply(status=204, headers=(), body=b""))
+
+    @app.post("/sessions/<session_id>/v1/chat/completions")
+    async def chat_completions(session_id: str) -> Response:
+        session = gateway.registry.get(session_id)
+        turn = TurnRequest(
+            method=request.method,
+            query=request.query_string.decode("latin-1"),
+            headers=_request_headers(),
+            body=await request.get_data(),
+        )
+        return _response(await gateway.turns.run(session, turn, chat))
+
+    @app.route("/sessions/<session_id>/<path:path>", methods=_PROXIED_METHODS)
+    async def proxy(session_id: str, path: str) -> Response:
+        session = gateway.registry.get(session_id)
+        call = EngineCall(
+            method=request.method,
+            path=_raw_path_below_session(),
+            query=request.query_string.decode("latin-1"),
+            headers=_request_headers(),
+            body=await request.get_data(),
+            session_id=session.id,
+        )
+        return _response(await gateway.proxy.forward(call))
+
+    @app.errorhandler(SessionError)
+    async def session_error(error: SessionError) -> Response:
+        return _response(error_reply(status_of(error), str(error)))
+
+    @app.errorhandler(HTTPException)
+    async def http_error(error: HTTPException) -> Response:
+        text = f"{(error.name or 'error').lower()}: {request.method} {request.path}"
+        response = _response(error_reply(error.code or 500, text))
+        for name, value in error.get_headers():
+            if name.lower() == "allow":
+                response.headers[name] = value
+        return response
+
+    @app.errorhandler(Exception)
+    async def defect(error: Exception) -> Response:
+        # The message of an unexpected error may quote a conversation; where it happened does not.
+        stack = "".join(traceback.format_tb(error.__traceback__))
+        _log.error("unexpected error", kind=type(error).__name__, path=request.path, stack=stack)
+        _log.debug("unexpected error", exc_info=error)
+        return _response(error_reply(500, "internal error: the server's log has the details"))
+
+    return app
+
+
+def _request_headers() -> Headers:
+    # The scope has the headers as they arrived; Quart's own view adds one of its own.
+    assert request.scope is not None
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.scope["headers"]]
+
+
+def _raw_path_below_session() -> str:
+    assert request.scope is not None
+    raw: bytes = request.scope["raw_path"]
+    return raw.decode("latin-1").lstrip("/").split("/", 2)[2]
+
+
+def _json(value: object) -> Response:
+    return _response(Reply(status=200, headers=_JSON, body=json.encode(value)))
+
+
+def _response(reply: Reply) -> Response:
+    response = Response(reply.body, status=reply.status)
+    # Quart would guess a content type, also for an empty body.
+    headers = WerkzeugHeaders(list(reply.headers))
+    if reply.status != 204:
+        headers["content-length"] = str(len(reply.body))
+        headers.setdefault("content-type", "application/json")
+    response.headers = headers
+    return response

@@ -1,0 +1,1 @@
+"""How chat APIs spell requests and answers."""
