@@ -36,9 +36,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.turns = Counter("trio_sessions_turns", "Turns by outcome.", ["outcome"], registry=self.registry)
-        self.turns_in_flight = Gauge(
-            "trio_sessions_turns_in_flight", "Turns being handled.", registry=self.registry
-        )
+        self.turns_in_flight = Gauge("trio_sessions_turns_in_flight", "Turns being handled.", registry=self.registry)
         self.engine_seconds = Histogram(
             "trio_sessions_engine_seconds",
             "Time an engine call of a turn took.",
@@ -51,18 +49,14 @@ class Metrics:
             buckets=_OVERHEAD_BUCKETS,
             registry=self.registry,
         )
-        self.sessions_open = Gauge(
-            "trio_sessions_sessions_open", "Sessions that exist.", registry=self.registry
-        )
+        self.sessions_open = Gauge("trio_sessions_sessions_open", "Sessions that exist.", registry=self.registry)
         self.prompt_tokens = Counter(
             "trio_sessions_prompt_tokens", "Prompt tokens of committed turns.", registry=self.registry
         )
         self.sampled_tokens = Counter(
             "trio_sessions_sampled_tokens", "Sampled tokens of committed turns.", registry=self.registry
         )
-        self.rollbacks = Counter(
-            "trio_sessions_rollbacks", "Checkpoints discarded by retries.", registry=self.registry
-        )
+        self.rollbacks = Counter("trio_sessions_rollbacks", "Checkpoints discarded by retries.", registry=self.registry)
         self.synthetic_tokens = Counter(
             "trio_sessions_synthetic_tokens",
             "Token ids added to close turns left open.",

@@ -64,9 +64,7 @@ class AddressInUse(ConfigurationError):
     code = "address_in_use"
 
 
-async def serve(
-    settings: Settings, *, task_status: trio.TaskStatus[Running] = trio.TASK_STATUS_IGNORED
-) -> None:
+async def serve(settings: Settings, *, task_status: trio.TaskStatus[Running] = trio.TASK_STATUS_IGNORED) -> None:
     """Serve until SIGTERM or SIGINT, then drain: running turns get ``settings.drain_timeout`` seconds.
 
     A second signal stops at once. ``task_status`` is told once requests are answered.
@@ -95,7 +93,7 @@ async def serve(
                 task_status.started(running)
                 await stop.wait()
                 _log.info("draining", timeout=settings.drain_timeout)
-                await gateway.registry.drain(settings.drain_timeout)
+                await gateway.registry.drain(grace=settings.drain_timeout)
                 await server.stop()
             services.cancel_scope.cancel()
     _log.info("stopped")
@@ -150,7 +148,8 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise AddressInUse(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --host or --port (0 picks a free one)"
+            f"cannot listen on {host}:{port}: {error.strerror or error}; "
+            "choose another --host or --port (0 picks a free one)"
         ) from error
     return listener
 
@@ -181,9 +180,7 @@ def _load_renderer(settings: Settings):
         try:
             template = settings.chat_template.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(
-                f"cannot read --chat-template {settings.chat_template}: {error}"
-            ) from error
+            raise ConfigurationError(f"cannot read --chat-template {settings.chat_template}: {error}") from error
     return load_renderer(
         settings.tokenizer,
         family=settings.family,

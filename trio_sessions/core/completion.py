@@ -107,9 +107,7 @@ def extract_completion(body: bytes, *, prompt: npt.NDArray[np.int32] | None = No
     entries = _entries(meta.output_token_logprobs)
     completion_tokens = _decode_or_none(_count_decoder, meta.completion_tokens)
     if completion_tokens is None:
-        raise BadEngineAnswer(
-            "invalid chat completion response: completion_tokens must be an integer in meta_info"
-        )
+        raise BadEngineAnswer("invalid chat completion response: completion_tokens must be an integer in meta_info")
     if len(entries) != completion_tokens:
         raise BadEngineAnswer(
             f"invalid chat completion response: len(output_token_logprobs)={len(entries)} "
@@ -135,9 +133,7 @@ def extract_completion(body: bytes, *, prompt: npt.NDArray[np.int32] | None = No
 def _first_choice(raw: msgspec.Raw | msgspec.UnsetType) -> _Choice:
     choices = _decode_or_none(_choices_decoder, raw)
     if not choices:
-        raise BadEngineAnswer(
-            "invalid chat completion response: choices must be a list with at least one choice"
-        )
+        raise BadEngineAnswer("invalid chat completion response: choices must be a list with at least one choice")
     choice = _decode_or_none(_choice_decoder, choices[0])
     if choice is None:
         raise BadEngineAnswer("invalid chat completion response: choices[0] must be an object")

@@ -77,11 +77,7 @@ def _too_deep(value: Any) -> bool:
             child
             for container in level
             for child in (
-                container.values()
-                if isinstance(container, dict)
-                else container
-                if isinstance(container, list)
-                else ()
+                container.values() if isinstance(container, dict) else container if isinstance(container, list) else ()
             )
             if isinstance(child, dict | list)
         ]

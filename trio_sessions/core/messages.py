@@ -116,9 +116,7 @@ def identical(left: Any, right: Any) -> bool:
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
-        return left.keys() == right.keys() and all(
-            identical(value, right[key]) for key, value in left.items()
-        )
+        return left.keys() == right.keys() and all(identical(value, right[key]) for key, value in left.items())
     if isinstance(left, list):
         return len(left) == len(right) and all(map(identical, left, right))
     return bool(left == right)
@@ -130,9 +128,7 @@ def _checked(matcher: Callable[[Any, Any], Any], selector: str) -> Matcher:
             answer = matcher(stored, replayed)
         # Whatever a user's function raises is a defect of the configuration, and never a match.
         except Exception as error:
-            raise MatcherFailed(
-                f"message matcher {selector} raised {type(error).__name__}: {error}"
-            ) from error
+            raise MatcherFailed(f"message matcher {selector} raised {type(error).__name__}: {error}") from error
         if type(answer) is not bool:
             raise MatcherFailed(f"message matcher {selector} must return a bool, got {type(answer).__name__}")
         return answer

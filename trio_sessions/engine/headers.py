@@ -24,7 +24,8 @@ _HOP_BY_HOP: Final = frozenset(
         "upgrade",
     }
 )
-_NOT_TO_ENGINE: Final = _HOP_BY_HOP | {"content-length", "host", "expect", ROUTING_KEY.lower()}
+# Answers are decoded here, so it is our client, not the agent, that says which encodings it can read.
+_NOT_TO_ENGINE: Final = _HOP_BY_HOP | {"accept-encoding", "content-length", "expect", "host", ROUTING_KEY.lower()}
 # The body is sent on decoded, and there is one server and one date on the wire: ours.
 _NOT_FROM_ENGINE: Final = _HOP_BY_HOP | {"content-length", "content-encoding", "server", "date"}
 

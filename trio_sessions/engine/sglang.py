@@ -42,9 +42,7 @@ class SGLangEngine:
                 verify=tls,
                 follow_redirects=False,
                 timeout=httpx.Timeout(None, connect=min(_CONNECT_TIMEOUT_SECONDS, timeout)),
-                limits=httpx.Limits(
-                    max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0
-                ),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0),
             )
             for _ in range(_SHARDS)
         ]
@@ -82,8 +80,6 @@ class SGLangEngine:
             raise EngineUnreachable(f"backend transport error: {type(error).__name__}: {error}") from error
         return EngineAnswer(
             status=response.status_code,
-            headers=[
-                (name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers.raw
-            ],
+            headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers.raw],
             body=response.content,
         )

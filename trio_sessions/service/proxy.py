@@ -65,7 +65,5 @@ class EngineProxy:
         )
         allowed = self._open or path in ALLOWED_PATHS or _MODEL.fullmatch(path) is not None
         if ambiguous or not allowed:
-            raise NotProxied(
-                f"not found: {request.method} {path} is not proxied to the engine (see --open-proxy)"
-            )
+            raise NotProxied(f"not found: {request.method} {path} is not proxied to the engine (see --open-proxy)")
         return pass_through(await self._engine.call(request))

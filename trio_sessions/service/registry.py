@@ -25,9 +25,7 @@ class SessionRegistry:
         metrics: where open sessions and running turns are shown.
     """
 
-    def __init__(
-        self, *, new_history: Callable[[], History], new_id: Callable[[], str], metrics: Metrics
-    ) -> None:
+    def __init__(self, *, new_history: Callable[[], History], new_id: Callable[[], str], metrics: Metrics) -> None:
         self._new_history = new_history
         self._new_id = new_id
         self._metrics = metrics
@@ -89,10 +87,10 @@ class SessionRegistry:
             if not self._running:
                 self._idle.set()
 
-    async def drain(self, timeout: float) -> None:
-        """Refuse new turns, give running ones ``timeout`` seconds, then cancel them and wait until they are gone."""
+    async def drain(self, *, grace: float) -> None:
+        """Refuse new turns, give running ones ``grace`` seconds, then cancel them and wait until they are gone."""
         self._draining = True
-        with trio.move_on_after(timeout):
+        with trio.move_on_after(grace):
             await self._idle.wait()
             return
         for session in list(self._running):

@@ -78,6 +78,4 @@ class Session:
                 raise
             raise group.exceptions[0] from group.exceptions[0].__cause__
         if nursery.cancel_scope.cancelled_caught:
-            raise ServerDraining(
-                "the server is shutting down: the turn was cancelled and nothing was recorded"
-            )
+            raise ServerDraining("the server is shutting down: the turn was cancelled and nothing was recorded")

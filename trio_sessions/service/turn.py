@@ -161,15 +161,11 @@ class TurnPipeline:
         log: structlog.stdlib.BoundLogger,
     ) -> tuple[TurnOutcome, Reply]:
         began = trio.current_time()
-        prepared = await self._offload(
-            lambda: prepare_chat_request(request.body, self._policy), size=len(request.body)
-        )
+        prepared = await self._offload(lambda: prepare_chat_request(request.body, self._policy), size=len(request.body))
         async with session.lock:
             session.ensure_open()
             plan = await self._plan(session, prepared)
-        body = await self._offload(
-            plan.request.encode, size=len(request.body) + 4 * len(plan.request.input_ids)
-        )
+        body = await self._offload(plan.request.encode, size=len(request.body) + 4 * len(plan.request.input_ids))
 
         asked = trio.current_time()
         answer = await self._engine.call(

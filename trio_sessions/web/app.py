@@ -43,9 +43,7 @@ def create_app(gateway: Gateway) -> QuartTrio:
     @app.get("/metrics")
     async def metrics() -> Response:
         return _response(
-            Reply(
-                status=200, headers=(("content-type", METRICS_CONTENT_TYPE),), body=gateway.metrics.render()
-            )
+            Reply(status=200, headers=(("content-type", METRICS_CONTENT_TYPE),), body=gateway.metrics.render())
         )
 
     @app.post("/sessions")
@@ -69,7 +67,7 @@ def create_app(gateway: Gateway) -> QuartTrio:
             method=request.method,
             query=request.query_string.decode("latin-1"),
             headers=_request_headers(),
-            body=await request.get_data(),
+            body=await _body(),
         )
         return _response(await gateway.turns.run(session, turn, chat))
 
@@ -81,7 +79,7 @@ def create_app(gateway: Gateway) -> QuartTrio:
             path=_raw_path_below_session(),
             query=request.query_string.decode("latin-1"),
             headers=_request_headers(),
-            body=await request.get_data(),
+            body=await _body(),
             session_id=session.id,
         )
         return _response(await gateway.proxy.forward(call))
@@ -108,6 +106,11 @@ def create_app(gateway: Gateway) -> QuartTrio:
         return _response(error_reply(500, "internal error: the server's log has the details"))
 
     return app
+
+
+async def _body() -> bytes:
+    body: bytes = await request.body
+    return body
 
 
 def _request_headers() -> Headers:

@@ -67,9 +67,7 @@ class WholeRequests:
                 await self._run(scope, body, receive, send)
             case _Incomplete.TOO_LARGE:
                 limit = self._max_body_bytes / 2**20
-                await _send(
-                    send, error_reply(413, f"the request body is larger than {limit:g} MiB (--max-body-mb)")
-                )
+                await _send(send, error_reply(413, f"the request body is larger than {limit:g} MiB (--max-body-mb)"))
             case _Incomplete.TOO_SLOW:
                 text = f"the request body did not arrive within {self._body_timeout:g} s"
                 await _send(send, error_reply(408, text), close=True)
@@ -93,9 +91,7 @@ class WholeRequests:
                     return b"".join(chunks) if size <= self._max_body_bytes else _Incomplete.TOO_LARGE
         return _Incomplete.TOO_SLOW
 
-    async def _run(
-        self, scope: Scope, body: bytes, receive: ASGIReceiveCallable, send: ASGISendCallable
-    ) -> None:
+    async def _run(self, scope: Scope, body: bytes, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         delivered = False
         complete = False
 
