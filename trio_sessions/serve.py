@@ -6,37 +6,26 @@ instead of leaving one that listens and can do nothing.
 
 from __future__ import annotations
 
-import logging
 import signal
-import socket
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
 import structlog
 import trio
-from hypercorn.config import Config
-from hypercorn.trio import serve as hypercorn_serve
 
 from trio_sessions.config import Settings
 from trio_sessions.engine.sglang import SGLangEngine
 from trio_sessions.errors import ConfigurationError
+from trio_sessions.hosting import AppServer, WholeRequests, listen, url_of
+from trio_sessions.render.base import Renderer
 from trio_sessions.render.load import load_renderer
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.web.app import create_app
-from trio_sessions.web.shell import WholeRequests
 
-if TYPE_CHECKING:
-    from hypercorn.typing import Framework
-
-__all__ = ["AddressInUse", "Running", "Server", "hypercorn_config", "listen", "serve"]
+__all__ = ["Running", "gateway_app", "serve"]
 
 _BODY_TIMEOUT_SECONDS: Final = 60.0
-# Turns are drained before the server stops; what is left then are requests that answer at once.
-_CONNECTION_GRACE_SECONDS: Final = 3.0
-_BACKLOG: Final = 2048
-# Longer than the idle time of the usual clients, so that they, not we, close an idle connection.
-_KEEP_ALIVE_SECONDS: Final = 75.0
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.serve")
 
@@ -58,12 +47,6 @@ class Running:
     family: str
 
 
-class AddressInUse(ConfigurationError):
-    """The address to listen on cannot be bound."""
-
-    code = "address_in_use"
-
-
 async def serve(settings: Settings, *, task_status: trio.TaskStatus[Running] = trio.TASK_STATUS_IGNORED) -> None:
     """Serve until SIGTERM or SIGINT, then drain: running turns get ``settings.drain_timeout`` seconds.
 
@@ -80,11 +63,11 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[Running] = t
             async with SGLangEngine(engine_url, timeout=settings.engine_timeout) as engine:
                 gateway = Gateway(settings, engine=engine, renderer=renderer)
                 stop = trio.Event()
-                server = Server(gateway, listener)
+                server = AppServer(gateway_app(gateway), listener)
                 await services.start(_watch_signals, stop, services.cancel_scope)
                 await services.start(server.run)
                 running = Running(
-                    base_url=_url_of(listener),
+                    base_url=url_of(listener),
                     engine_url=engine_url,
                     instance_id=gateway.instance_id,
                     family=renderer.name,
@@ -99,82 +82,24 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[Running] = t
     _log.info("stopped")
 
 
-class Server:
-    """Hypercorn over one application and one listening socket."""
-
-    def __init__(self, gateway: Gateway, listener: socket.socket) -> None:
-        settings = gateway.settings
-        self._app = WholeRequests(
-            create_app(gateway), max_body_bytes=settings.max_body_bytes, body_timeout=_BODY_TIMEOUT_SECONDS
-        )
-        self._config = hypercorn_config(listener)
-        self._stop = trio.Event()
-        self._stopped = trio.Event()
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Answer requests until ``stop``."""
-        async with trio.open_nursery() as nursery:
-            await nursery.start(
-                partial(
-                    hypercorn_serve,
-                    cast("Framework", self._app),
-                    self._config,
-                    shutdown_trigger=self._stop.wait,
-                    mode="asgi",
-                )
-            )
-            task_status.started()
-        self._stopped.set()
-
-    async def stop(self) -> None:
-        """Close the listener and idle connections, and wait until the rest is answered."""
-        self._stop.set()
-        await self._stopped.wait()
+def gateway_app(gateway: Gateway) -> WholeRequests:
+    """The ASGI application of a gateway, its requests whole and within the limits of its settings."""
+    return WholeRequests(
+        create_app(gateway), max_body_bytes=gateway.settings.max_body_bytes, body_timeout=_BODY_TIMEOUT_SECONDS
+    )
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A bound TCP socket that listens.
+async def _run_embedded_engine(
+    settings: Settings, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
+) -> None:
+    # Only a gateway without an engine of its own pays for this import.
+    from trio_sessions.engine.embedded import EmbeddedEngine, serve_engine
 
-    Raises:
-        AddressInUse: it cannot be bound; the text says which address and what to do.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise AddressInUse(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; "
-            "choose another --host or --port (0 picks a free one)"
-        ) from error
-    return listener
+    engine = await trio.to_thread.run_sync(partial(EmbeddedEngine, settings.tokenizer))
+    await serve_engine(engine, task_status=task_status)
 
 
-def hypercorn_config(listener: socket.socket) -> Config:
-    """Hypercorn's settings for a listening socket, where its defaults do not fit long-running requests."""
-    config = Config()
-    # Hypercorn closes what it serves, so it gets a descriptor of its own.
-    config.bind = [f"fd://{listener.dup().detach()}"]
-    config.backlog = _BACKLOG
-    config.keep_alive_timeout = _KEEP_ALIVE_SECONDS
-    config.keep_alive_max_requests = 2**31
-    config.graceful_timeout = _CONNECTION_GRACE_SECONDS
-    config.loglevel = "WARNING"
-    config.accesslog = None
-    config.errorlog = logging.getLogger("trio_sessions.hypercorn")
-    return config
-
-
-def _url_of(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _load_renderer(settings: Settings):
+def _load_renderer(settings: Settings) -> Renderer:
     template = None
     if settings.chat_template is not None:
         try:

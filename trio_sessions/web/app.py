@@ -30,7 +30,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.web")
 def create_app(gateway: Gateway) -> QuartTrio:
     """The routes of the HTTP contract (docs/wire.md) over ``gateway``.
 
-    Serve it inside ``WholeRequests``, which also limits bodies; Quart's own limits are therefore off.
+    Serve it inside ``trio_sessions.hosting.WholeRequests``, which also limits bodies; Quart's own limits are off.
     """
     app = QuartTrio("trio_sessions")
     app.config.update(MAX_CONTENT_LENGTH=None, BODY_TIMEOUT=None, RESPONSE_TIMEOUT=None)

@@ -1,0 +1,219 @@
+"""Serve an ASGI application on a socket: whole requests, an undisturbed end, and settings that fit long answers.
+
+``WholeRequests`` cures three faults of the stack it stands in (Hypercorn and Quart-Trio):
+
+* An answer sent before the request's body arrived leaves the connection unusable for the next request. Here the body
+  is read before the application starts, so no answer can come first.
+* Once an answer is complete, Hypercorn reports a disconnect, on which Quart cancels the task that is still finishing
+  the answer: the connection's idle timer is then never restarted. Here that late disconnect is not passed on.
+* Quart gives up a body over its limit without reading it. Here the rest is read and thrown away, so that the client
+  can read the 413.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+from enum import Enum, auto
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio import serve as hypercorn_serve
+
+from trio_sessions.core import json
+from trio_sessions.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from hypercorn.typing import (
+        ASGIFramework,
+        ASGIReceiveCallable,
+        ASGIReceiveEvent,
+        ASGISendCallable,
+        ASGISendEvent,
+        Framework,
+        Scope,
+    )
+
+__all__ = ["AddressInUse", "AppServer", "WholeRequests", "hypercorn_config", "listen", "url_of"]
+
+# Turns are drained before the server stops; what is left then are requests that answer at once.
+_CONNECTION_GRACE_SECONDS: Final = 3.0
+_BACKLOG: Final = 2048
+# Longer than the idle time of the usual clients, so that they, not we, close an idle connection.
+_KEEP_ALIVE_SECONDS: Final = 75.0
+
+
+class AddressInUse(ConfigurationError):
+    """The address to listen on cannot be bound."""
+
+    code = "address_in_use"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound TCP socket that listens.
+
+    Raises:
+        AddressInUse: it cannot be bound; the text says which address and what to do.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise AddressInUse(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; "
+            "choose another --host or --port (0 picks a free one)"
+        ) from error
+    return listener
+
+
+def hypercorn_config(listener: socket.socket) -> Config:
+    """Hypercorn's settings for a listening socket, where its defaults do not fit long-running requests."""
+    config = Config()
+    # Hypercorn closes what it serves, so it gets a descriptor of its own.
+    config.bind = [f"fd://{listener.dup().detach()}"]
+    config.backlog = _BACKLOG
+    config.keep_alive_timeout = _KEEP_ALIVE_SECONDS
+    config.keep_alive_max_requests = 2**31
+    config.graceful_timeout = _CONNECTION_GRACE_SECONDS
+    config.loglevel = "WARNING"
+    config.accesslog = None
+    config.errorlog = logging.getLogger("trio_sessions.hypercorn")
+    return config
+
+
+def url_of(listener: socket.socket) -> str:
+    """``http://host:port`` of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class AppServer:
+    """Hypercorn over one ASGI application and one listening socket.
+
+    Args:
+        app: the application.
+        listener: from ``listen``; stays open for its owner to close.
+    """
+
+    def __init__(self, app: ASGIFramework, listener: socket.socket) -> None:
+        self._app = app
+        self._config = hypercorn_config(listener)
+        self._stop = trio.Event()
+        self._stopped = trio.Event()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Answer requests until ``stop``; ``task_status`` is told once they are answered."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(
+                partial(
+                    hypercorn_serve,
+                    cast("Framework", self._app),
+                    self._config,
+                    shutdown_trigger=self._stop.wait,
+                    mode="asgi",
+                )
+            )
+            task_status.started()
+        if not self._stop.is_set():
+            raise RuntimeError("the HTTP server ended without being told to")
+        self._stopped.set()
+
+    async def stop(self) -> None:
+        """Close the listener and idle connections, and wait until the rest is answered."""
+        self._stop.set()
+        await self._stopped.wait()
+
+
+class _Incomplete(Enum):
+    """Why there is no whole body."""
+
+    TOO_LARGE = auto()
+    TOO_SLOW = auto()
+    GONE = auto()
+
+
+class WholeRequests:
+    """Wraps an ASGI application as described above.
+
+    Args:
+        app: gets each request's body in one piece.
+        max_body_bytes: a larger body is answered 413.
+        body_timeout: seconds in which the whole body must arrive, else 408.
+    """
+
+    def __init__(self, app: ASGIFramework, *, max_body_bytes: float = math.inf, body_timeout: float = math.inf) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+        self._body_timeout = body_timeout
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """The ASGI entry point."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        match await self._read(receive):
+            case bytes() as body:
+                await self._run(scope, body, receive, send)
+            case _Incomplete.TOO_LARGE:
+                limit = self._max_body_bytes / 2**20
+                await _refuse(send, 413, f"the request body is larger than {limit:g} MiB (--max-body-mb)")
+            case _Incomplete.TOO_SLOW:
+                await _refuse(send, 408, f"the request body did not arrive within {self._body_timeout:g} s", close=True)
+            case _Incomplete.GONE:
+                pass
+
+    async def _read(self, receive: ASGIReceiveCallable) -> bytes | _Incomplete:
+        chunks: list[bytes] = []
+        size = 0
+        with trio.move_on_after(self._body_timeout):
+            while True:
+                event = await receive()
+                if event["type"] != "http.request":
+                    return _Incomplete.GONE
+                size += len(event["body"])
+                if size <= self._max_body_bytes:
+                    chunks.append(event["body"])
+                else:
+                    chunks.clear()
+                if not event["more_body"]:
+                    return b"".join(chunks) if size <= self._max_body_bytes else _Incomplete.TOO_LARGE
+        return _Incomplete.TOO_SLOW
+
+    async def _run(self, scope: Scope, body: bytes, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        delivered = False
+        complete = False
+
+        async def receive_whole() -> ASGIReceiveEvent:
+            nonlocal delivered
+            if not delivered:
+                delivered = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            event = await receive()
+            if complete and event["type"] == "http.disconnect":
+                await trio.sleep_forever()
+            return event
+
+        async def send_marking(event: ASGISendEvent) -> None:
+            nonlocal complete
+            if event["type"] == "http.response.body" and not event.get("more_body", False):
+                complete = True
+            await send(event)
+
+        await self._app(scope, receive_whole, send_marking)
+
+
+async def _refuse(send: ASGISendCallable, status: int, text: str, *, close: bool = False) -> None:
+    body = json.encode({"error": text})
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if close:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
