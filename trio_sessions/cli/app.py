@@ -1,7 +1,7 @@
 """The command line: the only module that knows the argument parser.
 
-Options are handed on as text and read by ``options``, so that a value is refused in the same words wherever it came
-from. The parser only splits the line, knows the names and prints the help.
+Options are handed on as text and read by ``options``, so that a value is refused in the same words wherever it
+came from. The parser only splits the line, knows the names and prints the help.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: arguments without the program's name; None reads the process's own.
     """
+    # Its advice is for those who train or load models with it; here it only reads tokenizers.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     try:
         status = build_app()(list(sys.argv[1:] if argv is None else argv))
     except CycloptsError as error:
@@ -76,8 +78,8 @@ def build_app() -> App:
 async def _serve(arguments: Arguments) -> int:
     """Serve sessions until it is stopped.
 
-    Every option can also be set by its environment variable or in a TOML file. The command line wins over the
-    environment, the environment over the file.
+    Every option can also be set by its environment variable or in a TOML file.
+    The command line wins over the environment, the environment over the file.
     """
     named = config_path(arguments, os.environ)
     file = read_config(named[0], origin=named[1]) if named else None
@@ -101,9 +103,9 @@ async def _demo(arguments: Arguments) -> int:
     """Run a small agent for three turns, and show which tokens came from where and what a trainer gets."""
     values = parse_arguments(DEMO_OPTIONS, arguments)
 
-    from trio_sessions.demo import run_demo
+    from trio_sessions.cli.demo import run_and_show
 
-    return await run_demo(**values)
+    return await run_and_show(**values)
 
 
 def _add(

@@ -1,4 +1,4 @@
-"""How the command fails: one line on stderr and an exit status; details of a crash go to the log before it."""
+"""How the command fails: one line on stderr and an exit status; a crash is logged with its details first."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ def complain(text: str) -> None:
 
 
 def report_failure(
-    failure: BaseExceptionGroup[Exception], *, what: str, explain: Callable[[str], str] = lambda text: text
+    failure: ExceptionGroup[Exception],
+    *,
+    what: str,
+    explain: Callable[[str], str] = lambda text: text,
+    foreseen: tuple[type[Exception], ...] = (),
 ) -> int:
     """Say why a service ended, and return the exit status for it.
 
@@ -38,6 +42,7 @@ def report_failure(
         failure: what its nursery raised.
         what: the service's name, to begin the sentence "<what> crashed".
         explain: adds to the text of a configuration error where the wrong value came from.
+        foreseen: errors whose text says enough, so that nothing is logged.
     """
     causes = list(_leaves(failure))
     for cause in causes:
@@ -47,6 +52,9 @@ def report_failure(
                 return CRASHED
             complain(explain(str(cause)))
             return WRONG_USE
+        if isinstance(cause, foreseen):
+            complain(f"{what} failed: {cause}")
+            return CRASHED
     _log.error("crashed", service=what, exc_info=failure)
     complain(f"{what} crashed: {type(causes[0]).__name__}: {causes[0]}")
     return CRASHED

@@ -122,6 +122,4 @@ FILE: Final = Kind("FILE", "the path of a file", _path, _path)
 INTEGER: Final = Kind("N", "a whole number", int, _toml_integer)
 NUMBER: Final = Kind("N", "a number", lambda value: _finite(float(value)), _toml_number)
 FLAG: Final = Kind("", "1, 0, true or false", _flag, _toml_flag, is_flag=True)
-JSON_OBJECT: Final = Kind(
-    "JSON", 'a JSON object such as {"enable_thinking": false}', _json_object, _toml_table
-)
+JSON_OBJECT: Final = Kind("JSON", 'a JSON object such as {"enable_thinking": false}', _json_object, _toml_table)

@@ -204,9 +204,7 @@ ENGINE_OPTIONS: Final = (
         0.0,
     ),
     Option("seed", kinds.INTEGER, "Seed of what the engine samples.", 0),
-    Option(
-        "fault", kinds.text("SPEC"), "Make the engine misbehave; a wrong value lists the kinds.", unset="none"
-    ),
+    Option("fault", kinds.text("SPEC"), "Make the engine misbehave; a wrong value lists the kinds.", unset="none"),
     Option(
         "tokenizer",
         kinds.text("PATH"),
@@ -217,7 +215,5 @@ ENGINE_OPTIONS: Final = (
 )
 
 DEMO_OPTIONS: Final = (
-    Option(
-        "seed", kinds.INTEGER, "Seed of what the engine samples; the same seed prints the same tokens.", 0
-    ),
+    Option("seed", kinds.INTEGER, "Seed of what the engine samples; the same seed gives the same tokens.", 0),
 )

@@ -155,9 +155,7 @@ def parse_arguments(options: tuple[Option, ...], arguments: Arguments) -> dict[s
         ConfigurationError: a value is not of its option's kind.
     """
     return {
-        option.field: _argument(option, arguments[option.field])
-        if option.field in arguments
-        else option.default
+        option.field: _argument(option, arguments[option.field]) if option.field in arguments else option.default
         for option in options
     }
 

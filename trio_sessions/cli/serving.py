@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import trio
 
 from trio_sessions import __version__
+from trio_sessions.cli.checks import check_family, check_matcher, check_tokenizer
 from trio_sessions.cli.complaint import report_failure
 from trio_sessions.cli.progress import progress
 from trio_sessions.cli.resolve import ResolvedSettings
 from trio_sessions.config import BUILTIN_TOKENIZER, Settings
-from trio_sessions.core.messages import resolve_matcher
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.observe import configure_logging
 
@@ -26,7 +26,12 @@ async def serve_until_stopped(resolved: ResolvedSettings) -> int:
     """Serve until a signal or a failure; the exit status."""
     settings = resolved.settings
     configure_logging(settings.log_level, settings.log_format)
-    _check_matcher(resolved)
+    try:
+        check_tokenizer(settings.tokenizer)
+        check_family(settings.family)
+        check_matcher(settings.message_matcher)
+    except ConfigurationError as error:
+        raise ConfigurationError(resolved.explain(str(error))) from error
     try:
         async with trio.open_nursery() as nursery:
             with progress(f"Starting: loading tokenizer {settings.tokenizer} ..."):
@@ -50,10 +55,8 @@ def banner(settings: Settings, running: Running) -> str:
         "give --engine URL for a real one"
     )
     tokenizer = settings.tokenizer
-    if tokenizer == BUILTIN_TOKENIZER:
-        tokenizer += (
-            " - for trying out; give --tokenizer PATH_OR_ID for your model's" if settings.engine else ""
-        )
+    if tokenizer == BUILTIN_TOKENIZER and settings.engine is not None:
+        tokenizer += " - only for trying out; give --tokenizer PATH_OR_ID, the one of your model"
     turn = '{"model":"default","messages":[{"role":"user","content":"Hello"}]}'
     return f"""\
 trio-sessions {__version__} is ready at {url}
@@ -71,13 +74,6 @@ trio-sessions {__version__} is ready at {url}
   Records for a trainer:
     curl -s {url}/sessions/<id>
 
-  Ctrl-C or SIGTERM stops it: running turns get {settings.drain_timeout:g} s to finish. A second one stops at once.
+  Stop it with Ctrl-C or SIGTERM; running turns get {settings.drain_timeout:g} s to finish, and a second signal ends
+  them at once.
 """
-
-
-def _check_matcher(resolved: ResolvedSettings) -> None:
-    """Refuse a matcher that cannot be used before the tokenizer is loaded."""
-    try:
-        resolve_matcher(resolved.settings.message_matcher)
-    except ConfigurationError as error:
-        raise ConfigurationError(resolved.explain(f"--message-matcher: {error}")) from error

@@ -99,9 +99,7 @@ class Renderer(Protocol):
             TokenizationFailed: the junction cannot be cut on a token boundary.
         """
 
-    def canonical(
-        self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs
-    ) -> TokenIds:
+    def canonical(self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs) -> TokenIds:
         """The whole conversation as the template alone would spell it, without a generation opener.
 
         Raises: as ``render``.

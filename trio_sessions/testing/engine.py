@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import trio
@@ -11,7 +12,7 @@ from trio_sessions.core import json
 from trio_sessions.engine.base import EngineAnswer, EngineCall
 from trio_sessions.testing.toy import sampled_ids
 
-__all__ = ["ScriptedEngine", "chat_answer"]
+__all__ = ["HeldCall", "HeldCalls", "ScriptedEngine", "chat_answer"]
 
 Answer = EngineAnswer | Exception | Callable[[EngineCall], Awaitable[EngineAnswer]]
 
@@ -47,9 +48,7 @@ def chat_answer(
                 "message": message or {"role": "assistant", "content": text},
                 "finish_reason": finish_reason,
                 "meta_info": {
-                    "output_token_logprobs": [
-                        [-0.25 - index / 1024, id_, None] for index, id_ in enumerate(ids)
-                    ],
+                    "output_token_logprobs": [[-0.25 - index / 1024, id_, None] for index, id_ in enumerate(ids)],
                     "completion_tokens": len(ids),
                     **(meta_info or {}),
                 },
@@ -61,8 +60,58 @@ def chat_answer(
     return EngineAnswer(status=200, headers=(("content-type", "application/json"),), body=json.encode(answer))
 
 
+@dataclass(eq=False)
+class HeldCall:
+    """A call that waits for its answer.
+
+    Attributes:
+        request: the call.
+    """
+
+    request: EngineCall
+    _answer: EngineAnswer | Exception | None = field(default=None, repr=False)
+    _answered: trio.Event = field(default_factory=trio.Event, repr=False)
+
+    def answer(self, answer: EngineAnswer | Exception) -> None:
+        """Give it its answer, or the error to raise. The caller goes on when it is next scheduled."""
+        self._answer = answer
+        self._answered.set()
+
+    async def wait(self) -> EngineAnswer:
+        """The answer, once there is one."""
+        await self._answered.wait()
+        assert self._answer is not None
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+class HeldCalls:
+    """A step for ``ScriptedEngine`` that lets a test answer calls when, and in what order, it likes.
+
+    Attributes:
+        waiting: the calls that are neither answered nor cancelled, oldest first.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: list[HeldCall] = []
+
+    async def __call__(self, request: EngineCall) -> EngineAnswer:
+        """Hold one call."""
+        call = HeldCall(request)
+        self.waiting.append(call)
+        try:
+            return await call.wait()
+        finally:
+            self.waiting.remove(call)
+
+
 class ScriptedEngine:
-    """Answers its script in order, and ``chat_answer()`` once that is used up.
+    """Answers its script in order; once that is used up, every call gets the same.
+
+    Args:
+        *script: see the attribute.
+        otherwise: the step for calls that the script does not reach; None stands for ``chat_answer()``.
 
     Attributes:
         script: answers still to give: an answer, an error to raise, or an async function of the call.
@@ -71,8 +120,9 @@ class ScriptedEngine:
         in_flight: calls being answered now.
     """
 
-    def __init__(self, *script: Answer) -> None:
+    def __init__(self, *script: Answer, otherwise: Answer | None = None) -> None:
         self.script: list[Answer] = list(script)
+        self._otherwise: Answer = chat_answer() if otherwise is None else otherwise
         self.calls: list[EngineCall] = []
         self.cancelled = 0
         self.in_flight = 0
@@ -80,7 +130,7 @@ class ScriptedEngine:
     async def call(self, request: EngineCall) -> EngineAnswer:
         """See ``Engine.call``."""
         self.calls.append(request)
-        step = self.script.pop(0) if self.script else chat_answer()
+        step = self.script.pop(0) if self.script else self._otherwise
         self.in_flight += 1
         try:
             await trio.lowlevel.checkpoint()

@@ -22,7 +22,7 @@ _OTHER_SPELLING: Final = 512
 
 
 class ToyRenderer:
-    """``<start>role\\ncontent<end>`` a message; ids below 256 are bytes, 512 + byte is another id for the same byte.
+    """A message is ``<start>``, role, line feed, content, ``<end>``; ids are bytes, or 512 + byte to the same effect.
 
     Attributes:
         rendered: how many messages were rendered so far, to show that history is not.
@@ -38,9 +38,7 @@ class ToyRenderer:
     def effective_kwargs(self, requested: TemplateKwargs) -> dict[str, Any]:
         """The request's own; ``{"pinned": ...}`` other than True is refused."""
         if requested.get("pinned", True) is not True:
-            raise InvalidRequest(
-                f"chat_template_kwargs pinned={requested['pinned']!r} contradicts the pinned True"
-            )
+            raise InvalidRequest(f"chat_template_kwargs pinned={requested['pinned']!r} contradicts the pinned True")
         return dict(requested)
 
     def render(self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs) -> TokenIds:
@@ -61,9 +59,7 @@ class ToyRenderer:
         suffix = [*close, *self._spell(appended), TOY_START, *b"assistant\n"]
         return Extension(keep=len(stored_ids), token_ids=as_token_ids(suffix), synthetic=len(close))
 
-    def canonical(
-        self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs
-    ) -> TokenIds:
+    def canonical(self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs) -> TokenIds:
         """See ``Renderer.canonical``."""
         return as_token_ids(self._spell(messages))
 

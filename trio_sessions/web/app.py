@@ -32,7 +32,7 @@ def create_app(gateway: Gateway) -> QuartTrio:
 
     Serve it inside ``trio_sessions.hosting.WholeRequests``, which also limits bodies; Quart's own limits are off.
     """
-    app = QuartTrio("trio_sessions")
+    app = QuartTrio("trio_sessions", static_folder=None)
     app.config.update(MAX_CONTENT_LENGTH=None, BODY_TIMEOUT=None, RESPONSE_TIMEOUT=None)
     chat = ChatDialect()
 

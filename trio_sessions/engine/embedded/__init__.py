@@ -1,1 +1,28 @@
-"""The embedded engine."""
+"""An inference engine in the package: a real tokenizer, an honest sampler, a toy model, SGLang's chat contract.
+
+For demonstrations, tests and benchmarks without a GPU. Its ids are sampled with known probabilities and are not the
+canonical spelling of their text, which is what a gateway has to get right.
+"""
+
+from __future__ import annotations
+
+from trio_sessions.engine.embedded.app import create_engine_app, serve_engine
+from trio_sessions.engine.embedded.chat import EmbeddedEngine
+from trio_sessions.engine.embedded.desk import Desk, Stats
+from trio_sessions.engine.embedded.faults import FAULT_HEADER, FAULT_KINDS, Fault, parse_fault
+from trio_sessions.engine.embedded.load import BUILTIN
+from trio_sessions.engine.embedded.reply import EngineReply
+
+__all__ = [
+    "BUILTIN",
+    "FAULT_HEADER",
+    "FAULT_KINDS",
+    "Desk",
+    "EmbeddedEngine",
+    "EngineReply",
+    "Fault",
+    "Stats",
+    "create_engine_app",
+    "parse_fault",
+    "serve_engine",
+]

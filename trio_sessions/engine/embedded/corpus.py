@@ -259,9 +259,7 @@ def _sum(rng: random.Random) -> Episode:
                 "",
                 ("calculate", {"expression": f"{left} + {right}", "precision": rng.randrange(0, 5)}),
             ),
-            AssistantTurn(
-                rng.choice(_VERDICTS), _close(rng, f"The sum of {left} and {right} is {left + right}.")
-            ),
+            AssistantTurn(rng.choice(_VERDICTS), _close(rng, f"The sum of {left} and {right} is {left + right}.")),
         ),
         observations=(str(left + right),),
     )
@@ -278,9 +276,7 @@ def _run(rng: random.Random) -> Episode:
                 "",
                 ("run_command", {"command": command, "timeout": rng.randrange(1, 120)}),
             ),
-            AssistantTurn(
-                f"The exit code is {code}. {rng.choice(_VERDICTS)}", _close(rng, f"I ran it. {verdict}")
-            ),
+            AssistantTurn(f"The exit code is {code}. {rng.choice(_VERDICTS)}", _close(rng, f"I ran it. {verdict}")),
         ),
         observations=(f"exit code {code}",),
     )

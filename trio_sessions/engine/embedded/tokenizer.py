@@ -26,6 +26,7 @@ TOKENIZER_CONFIG: Final[dict[str, Any]] = {
     "eos_token": "<|im_end|>",
     "pad_token": "<|endoftext|>",
     "unk_token": None,
+    "extra_special_tokens": ["<|im_start|>"],
     "add_bos_token": False,
     "add_prefix_space": False,
     "clean_up_tokenization_spaces": False,

@@ -1,0 +1,88 @@
+"""``trio-sessions engine``: the embedded engine alone, over HTTP."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import trio
+
+from trio_sessions.cli.checks import check_tokenizer
+from trio_sessions.cli.complaint import report_failure
+from trio_sessions.cli.progress import progress
+from trio_sessions.config import LogLevel
+from trio_sessions.errors import ConfigurationError
+from trio_sessions.observe import configure_logging
+
+__all__ = ["banner", "serve_engine_until_stopped"]
+
+
+async def serve_engine_until_stopped(
+    *, host: str, port: int, latency: float, seed: int, fault: str | None, tokenizer: str, log_level: LogLevel
+) -> int:
+    """Serve until a signal or a failure; the exit status.
+
+    Raises:
+        ConfigurationError: a value is out of its range, or the fault is of no known kind.
+    """
+    if not 0 <= port <= 65535:
+        raise ConfigurationError(f"--port must be between 0 and 65535, got {port}")
+    if latency < 0:
+        raise ConfigurationError(f"--latency must not be negative, got {latency:g}")
+    check_tokenizer(tokenizer)
+    configure_logging(log_level, "text")
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(_cancel_on_signal, nursery.cancel_scope)
+            with progress(f"Starting: loading tokenizer {tokenizer} ..."):
+                serve = await trio.to_thread.run_sync(partial(_load, tokenizer, seed, fault))
+                url = await nursery.start(partial(serve, host=host, port=port, latency=latency))
+            sys.stdout.write(banner(url, tokenizer))
+            sys.stdout.flush()
+    except ExceptionGroup as failure:
+        return report_failure(failure, what="the engine")
+    return 0
+
+
+def banner(url: str, tokenizer: str) -> str:
+    """How to reach a running engine and stop it."""
+    return f"""\
+The embedded engine - a toy that samples from word counts, not a language model - is ready at {url}
+
+  tokenizer   {tokenizer}
+  Put a gateway in front of it:
+    trio-sessions serve --engine {url} --tokenizer {tokenizer}
+  Stop it with Ctrl-C or SIGTERM.
+"""
+
+
+def _load(tokenizer: str, seed: int, fault: str | None) -> Callable[..., Awaitable[None]]:
+    """What serves an engine, given where to; takes seconds and has to run in a thread.
+
+    Raises:
+        ConfigurationError: the fault is of no known kind, or the tokenizer cannot be used.
+    """
+    from trio_sessions.engine.embedded import EmbeddedEngine, parse_fault, serve_engine
+
+    try:
+        parsed = None if fault is None else parse_fault(fault)
+    except ValueError as error:
+        raise ConfigurationError(f"--fault: {error}") from error
+    try:
+        engine = EmbeddedEngine(tokenizer, seed=seed)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--tokenizer: {error}") from error
+
+    return partial(serve_engine, engine, fault=parsed)
+
+
+async def _cancel_on_signal(
+    everything: trio.CancelScope, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for _ in signals:
+            everything.cancel()
+            return

@@ -1,0 +1,112 @@
+"""From a tokenizer's name to a renderer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from trio_sessions.data import builtin_tokenizer_path
+from trio_sessions.errors import ConfigurationError
+from trio_sessions.render.base import Renderer
+from trio_sessions.render.codec import TextCodec
+from trio_sessions.render.jinja import ChatTemplate
+from trio_sessions.render.template import TemplateRenderer
+
+__all__ = ["FAMILIES", "load_renderer"]
+
+BUILTIN: Final = "builtin"
+FAMILIES: Final = (
+    "auto",
+    "default",
+    "qwen3",
+    "qwen35",
+    "qwennext",
+    "glm47",
+    "nemotron3",
+    "kimi25",
+    "kimi26",
+    "minimax_m25",
+    "minimax_m27",
+    "deepseekv32",
+    "deepseekv4",
+    "inkling",
+)
+_GENERATION_CONFIG: Final = "generation_config.json"
+
+
+def load_renderer(
+    tokenizer: str,
+    *,
+    family: str = "auto",
+    chat_template: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> Renderer:
+    """Load a tokenizer, probe its chat template and make the renderer.
+
+    Takes seconds for a large vocabulary, and may read from the network for a hub id: call it from a thread.
+
+    Args:
+        tokenizer: ``builtin``, a folder, or a hub id.
+        family: one of ``FAMILIES``; it names the renderer. What the template does is probed in any case.
+        chat_template: jinja text that replaces the tokenizer's own template.
+        chat_template_kwargs: launch defaults of the template's kwargs.
+
+    Raises:
+        ConfigurationError: unknown family; the tokenizer cannot be loaded or has no template; a kwarg has a reserved
+            name; nothing can be appended under this template. The text is one line and says what to do.
+    """
+    if family not in FAMILIES:
+        raise ConfigurationError(f"unknown family {family!r}; choose one of {', '.join(FAMILIES)}")
+    source = str(builtin_tokenizer_path()) if tokenizer == BUILTIN else tokenizer
+    loaded = _load(source)
+    if chat_template is None and not loaded.chat_template:
+        raise ConfigurationError(f"tokenizer {tokenizer!r} has no chat template; give one with --chat-template FILE")
+    return TemplateRenderer(
+        ChatTemplate(loaded, chat_template),
+        TextCodec(loaded, eos_ids=_generation_eos(source)),
+        name=family,
+        defaults=chat_template_kwargs,
+    )
+
+
+def _load(source: str) -> Any:
+    try:
+        # Imported here because it takes a second or more, which no other use of this package should pay.
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(source)
+    # The loader reaches into files, JSON, the network and optional packages, and documents none of its errors.
+    except Exception as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ConfigurationError(
+            f"cannot load tokenizer {source!r} ({reason}); "
+            f"give {BUILTIN}, a folder with tokenizer.json and tokenizer_config.json, or a hub id that can be reached"
+        ) from error
+
+
+def _generation_eos(source: str) -> tuple[int, ...]:
+    """Ends of generation that the model's generation config names; empty where there is none."""
+    path = Path(source) / _GENERATION_CONFIG
+    if not Path(source).is_dir():
+        from transformers.utils import cached_file
+
+        found = cached_file(
+            source,
+            _GENERATION_CONFIG,
+            _raise_exceptions_for_gated_repo=False,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+        if found is None:
+            return ()
+        path = Path(found)
+    if not path.is_file():
+        return ()
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        ids = config.get("eos_token_id") if isinstance(config, dict) else None
+        return tuple(int(i) for i in (ids if isinstance(ids, list) else [] if ids is None else [ids]))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigurationError(f"cannot read {path}: {error}; repair or remove the file") from error

@@ -1,0 +1,105 @@
+"""What a probe found out about a chat template. Nothing in here is keyed to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from trio_sessions.core.compare import Header
+from trio_sessions.render.messages import MessageForm
+from trio_sessions.render.tools import ToolForm
+
+__all__ = ["CALL_ID", "BaseKind", "Junction", "TemplateProfile", "base_conversation", "tool_call"]
+
+BaseKind: TypeAlias = Literal["text", "call"]
+"""How the assistant turn before a suffix ends: with its text, or with a tool call."""
+
+# Every conversation that stands in for history has a user message: some templates look for one.
+_USER: Final[Mapping[str, Any]] = {"role": "user", "content": "Go on."}
+# Nine letters and digits, the only form that every template known to check call ids accepts.
+CALL_ID: Final = "call00001"
+
+
+def base_conversation(kind: BaseKind, payload: str) -> list[Mapping[str, Any]]:
+    """The shortest conversation whose last assistant turn ends with ``payload``.
+
+    Args:
+        kind: whether the payload is the turn's text or the value of a call's only argument.
+        payload: the text to cut at.
+    """
+    assistant: dict[str, Any] = {"role": "assistant", "content": payload if kind == "text" else ""}
+    if kind == "call":
+        assistant["tool_calls"] = [tool_call(payload)]
+    return [_USER, assistant]
+
+
+def tool_call(payload: str, *, name: str = "lookup", call_id: str = CALL_ID) -> dict[str, Any]:
+    """A call whose only argument is ``payload``."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": {"query": payload}}}
+
+
+@dataclass(frozen=True, slots=True)
+class Junction:
+    """How what follows is joined to an assistant turn.
+
+    Behind the turn's payload the template writes ``lead``, ``terminator`` and then the rest. ``lead`` belongs to the
+    payload (it closes a call, or is white space): the sampler has written it or left it out, and it is never added.
+
+    Attributes:
+        base: the conversation to render what follows behind.
+        lead: text between the payload and the terminator.
+        terminator: text of the first control token.
+        terminator_id: its id; it always encodes to this one id.
+        opens_next: whether the terminator is at the same time the opener of what follows, so that another stop id
+            in its place has to be replaced rather than kept.
+    """
+
+    base: BaseKind
+    lead: str
+    terminator: str
+    terminator_id: int
+    opens_next: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateProfile:
+    """Facts about a template under given kwargs.
+
+    Attributes:
+        form: shapes of content and arguments that the template wants.
+        tools: form of tool definitions that the template can render.
+        suffix_reads_tools: whether tool definitions occur in, or change, what follows an assistant turn.
+        junctions: for every appendable role, how it is joined to a sampled assistant turn.
+        refused: for every other probed role, the reason.
+        again: how a generation opener alone is joined to an assistant turn (nothing appended), or the reason why it
+            cannot be.
+        generation_opener: text that opens a generated turn after a user's; empty where the template has none.
+        separator: text that the template writes after a terminator at the end of the conversation.
+        stop_ids: ids that end a sampled turn.
+        replaceable_ids: stop ids that are openers of other turns; one at the end of the stored ids is replaced when
+            another opener is due.
+        assistant_header: what opens an assistant turn, for the comparison of sequences.
+    """
+
+    form: MessageForm
+    tools: ToolForm
+    suffix_reads_tools: bool
+    junctions: Mapping[str, Junction]
+    refused: Mapping[str, str]
+    again: Junction | str
+    generation_opener: str
+    separator: str
+    stop_ids: frozenset[int]
+    replaceable_ids: frozenset[int]
+    assistant_header: Header
+
+    @property
+    def appendable_roles(self) -> frozenset[str]:
+        """Roles that may follow a sampled assistant turn."""
+        return frozenset(self.junctions)
+
+    @property
+    def max_trim_tokens(self) -> int:
+        """1 where a sampled stop may have to become another opener, else 0."""
+        return 1 if self.replaceable_ids else 0
