@@ -49,7 +49,7 @@ async def serve_engine_until_stopped(
 def banner(url: str, tokenizer: str) -> str:
     """How to reach a running engine and stop it."""
     return f"""\
-The embedded engine - a toy that samples from word counts, not a language model - is ready at {url}
+The embedded engine - a toy n-gram model - is ready at {url}
 
   tokenizer   {tokenizer}
   Put a gateway in front of it:

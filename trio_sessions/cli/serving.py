@@ -51,7 +51,7 @@ def banner(settings: Settings, running: Running) -> str:
     engine = (
         running.engine_url
         if settings.engine is not None
-        else f"embedded at {running.engine_url} - a toy that samples from a fixed script, not a model; "
+        else f"embedded at {running.engine_url} - a toy n-gram model, for trying out; "
         "give --engine URL for a real one"
     )
     tokenizer = settings.tokenizer
