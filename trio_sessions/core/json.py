@@ -6,14 +6,16 @@ templates, encoders) can be driven into a ``RecursionError`` by a body.
 
 from __future__ import annotations
 
-import json
+import re
 from typing import Any, Final
 
 import msgspec
 
-__all__ = ["MAX_NESTING", "InvalidJSON", "compact", "decode", "encode"]
+__all__ = ["MAX_NESTING", "InvalidJSON", "compact", "decode", "encode", "too_deep"]
 
 MAX_NESTING: Final = 128
+
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
 
 _decoder = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
@@ -36,7 +38,7 @@ def decode(raw: bytes) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidJSON(str(error)) from None
     # Counting brackets is a cheap upper bound; only bodies beyond it are walked.
-    if raw.count(b"[") + raw.count(b"{") > MAX_NESTING and _too_deep(value):
+    if raw.count(b"[") + raw.count(b"{") > MAX_NESTING and too_deep(value):
         raise InvalidJSON(f"nested deeper than {MAX_NESTING} levels")
     return value
 
@@ -53,24 +55,24 @@ def compact(raw: bytes) -> bytes:
         InvalidJSON: ``raw`` is not JSON, or holds NaN, Infinity or a lone surrogate.
     """
     try:
-        if b"\\u" in raw or b"\\/" in raw:
-            # Only the slow way un-escapes text. Engines that escape non-ASCII text spell numbers as Python does.
-            value = json.loads(raw, parse_constant=_refuse_constant)
-            return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
         if not raw.isascii():
             raw.decode()  # formatting passes text through unchecked
-        return msgspec.json.format(raw, indent=-1)
+        formatted = msgspec.json.format(raw, indent=-1)
+        # Only strings are spelled anew; what is between them, numbers and repeated keys included, stays.
+        return _STRING.sub(_unescaped, formatted) if b"\\u" in raw or b"\\/" in raw else formatted
     except RecursionError:
         raise InvalidJSON("nested too deeply") from None
     except (ValueError, msgspec.MsgspecError) as error:
         raise InvalidJSON(str(error)) from None
 
 
-def _refuse_constant(name: str) -> Any:
-    raise InvalidJSON(f"{name} is not JSON")
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    text = match[0]
+    return encode(_decoder.decode(text)) if b"\\u" in text or b"\\/" in text else text
 
 
-def _too_deep(value: Any) -> bool:
+def too_deep(value: Any) -> bool:
+    """Whether decoded ``value`` is nested deeper than ``MAX_NESTING``; needs no recursion itself."""
     level = [value]
     for _ in range(MAX_NESTING):
         level = [

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
+from trio_sessions.core.json import too_deep
 from trio_sessions.errors import ConfigurationError, MatcherFailed
 
 __all__ = [
@@ -92,7 +93,8 @@ def resolve_matcher(selector: str) -> Matcher:
         )
     try:
         matcher = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    # Importing a user's module runs it, so anything may come out.
+    except Exception as error:
         raise ConfigurationError(f"cannot import message matcher {selector!r}: {error}") from error
     if not callable(matcher):
         raise ConfigurationError(f"message matcher {selector!r} is not callable")
@@ -119,6 +121,8 @@ def identical(left: Any, right: Any) -> bool:
         return left.keys() == right.keys() and all(identical(value, right[key]) for key, value in left.items())
     if isinstance(left, list):
         return len(left) == len(right) and all(map(identical, left, right))
+    if isinstance(left, float):
+        return bool(left.hex() == right.hex())  # 0.0 == -0.0
     return bool(left == right)
 
 
@@ -191,7 +195,7 @@ def _same_function(left: Any, right: Any) -> bool:
 def _same_arguments(left: Any, right: Any) -> bool:
     left_object, right_object = _as_object(left), _as_object(right)
     if left_object is None or right_object is None:
-        return type(left) is type(right) and _same(left, right)
+        return _same(left, right)
     return _same(left_object, right_object)
 
 
@@ -218,7 +222,7 @@ def _as_object(arguments: Any) -> dict[str, Any] | None:
         )
     except (ValueError, RecursionError, TypeError, ArithmeticError):
         return None
-    return parsed if isinstance(parsed, dict) else None
+    return parsed if isinstance(parsed, dict) and not too_deep(parsed) else None
 
 
 def _refuse_constant(name: str) -> Any:

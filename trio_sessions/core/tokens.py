@@ -24,6 +24,9 @@ def as_token_ids(ids: Sequence[int] | npt.NDArray[np.integer]) -> TokenIds:
         OverflowError: an id does not fit 32 bits.
     """
     array = np.array(ids, dtype=np.int32)
+    # NumPy refuses a Python integer that does not fit, but wraps one that comes in a wider array.
+    if isinstance(ids, np.ndarray) and not np.array_equal(array, ids):
+        raise OverflowError("a token id does not fit 32 bits")
     array.flags.writeable = False
     return array
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -73,6 +74,8 @@ def load_renderer(
 
 def _load(source: str) -> Any:
     try:
+        # The advice to install PyTorch is for those who load models.
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
         # Imported here because it takes a second or more, which no other use of this package should pay.
         from transformers import AutoTokenizer
 

@@ -7,7 +7,6 @@ a template for which no role is left is refused as a whole.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, get_args
@@ -26,6 +25,7 @@ __all__ = ["PROBED_ROLES", "probe_template"]
 PROBED_ROLES: Final = ("user", "tool", "system", "developer")
 
 _Conversation: TypeAlias = list[Mapping[str, Any]]
+_Tools: TypeAlias = list[dict[str, Any]] | None
 _S: Final = sentinel_for()
 _USER_TEXT: Final = "qUserTextq"
 _TOOLS: Final = [
@@ -72,7 +72,7 @@ class _Probe:
         self._kwargs = kwargs
         self._form = MessageForm()
         self._tools_form: ToolForm = "wrapper"
-        self._tool_sets: tuple[list[dict[str, Any]] | None, ...] = (None,)
+        self._tool_sets: tuple[_Tools, ...] = (None,)
         # What stands behind the payload of a final assistant turn, and what opens a turn to generate.
         self._end = ""
         self._end_has_control = False
@@ -91,7 +91,7 @@ class _Probe:
         for role in PROBED_ROLES:
             try:
                 junctions[role] = self._suffix_of(role)
-            except _Refused as error:
+            except (_Refused, InvalidRequest) as error:
                 refused[role] = str(error)
         # Several roles in one request: tried only for roles that are fine alone, in the order of their names.
         for role in [role for role in junctions if role != "tool"]:
@@ -106,7 +106,7 @@ class _Probe:
         again: _Suffix | str
         try:
             again = self._suffix_of(None)
-        except _Refused as error:
+        except (_Refused, InvalidRequest) as error:
             again = str(error)
         return self._profile(junctions, refused, again)
 
@@ -115,7 +115,7 @@ class _Probe:
     def _find_forms(self) -> None:
         self._form = MessageForm(content=self._content_form())
         self._form = self._argument_form()
-        accepted: list[list[dict[str, Any]] | None] = [None]
+        accepted: list[_Tools] = [None]
         plain = [_user(), _assistant(_S)]
         for form in get_args(ToolForm):
             tools = engine_tools(_TOOLS, form)
@@ -142,28 +142,24 @@ class _Probe:
 
     def _argument_form(self) -> MessageForm:
         content = self._form.content
-        conversation = [_user(), _assistant("", calls=[tool_call(_S)])]
         arguments = tool_call(_S)["function"]["arguments"]
-        as_object = MessageForm("object", content)
-        as_string = MessageForm("string", content)
-        string_renders = self._writes_arguments(conversation, as_string, never=json.dumps(json.dumps(arguments)))
+        as_object, as_string = MessageForm("object", content), MessageForm("string", content)
         # A template that prints an object the way Python does was written for JSON text.
-        if self._writes_arguments(conversation, as_object, never=str(arguments)):
-            return MessageForm("object", content, string_arguments=self._accepts(conversation, as_string))
-        if string_renders:
-            return as_string
+        if self._writes_arguments(as_object, never=str(arguments)):
+            return replace(as_object, string_arguments=self._writes_arguments(as_string))
         # No calls in this template, or only odd ones: then the form does not matter.
-        return MessageForm("object", content, string_arguments=True)
+        return as_string if self._writes_arguments(as_string) else as_object
 
-    def _accepts(self, conversation: _Conversation, form: MessageForm) -> bool:
-        return self._writes_arguments(conversation, form, never="\0")
-
-    def _writes_arguments(self, conversation: _Conversation, form: MessageForm, *, never: str) -> bool:
-        try:
-            text = self._render(conversation, generation=False, form=form)
-        except InvalidRequest:
-            return False
-        return _S in text and never not in text
+    def _writes_arguments(self, form: MessageForm, *, never: str = "\0") -> bool:
+        call = [_user(), _assistant("", calls=[tool_call(_S)])]
+        # Some templates want every call answered.
+        for conversation in (call, [*call, *_appended(("tool",))]):
+            try:
+                text = self._render(conversation, generation=False, form=form)
+            except InvalidRequest:
+                continue
+            return _S in text and never not in text
+        return False
 
     def _generation_opener(self) -> str:
         with_opener = self._render([_user()], generation=True)
@@ -187,13 +183,15 @@ class _Probe:
         for tools in self._tool_sets:
             texts = list(self._tails("text", roles, tools))
             calls = list(self._tails("call", roles, tools))
-            found.append(self._reconcile(roles, texts, calls))
+            found.append(self._reconcile(roles, tools, texts, calls))
         plain = found[0]
         if any(other.junction != plain.junction for other in found):
             raise _Refused("what stands before the message depends on whether there are tools")
         return _Suffix(plain.junction, plain.text, any(other.text != plain.text for other in found))
 
-    def _reconcile(self, roles: Sequence[str], texts: list[str | _Refused], calls: list[str | _Refused]) -> _Suffix:
+    def _reconcile(
+        self, roles: Sequence[str], tools: _Tools, texts: list[str | _Refused], calls: list[str | _Refused]
+    ) -> _Suffix:
         after_text = [tail for tail in texts if isinstance(tail, str)]
         after_call = [tail for tail in calls if isinstance(tail, str)]
         if not after_text and not after_call:
@@ -202,13 +200,16 @@ class _Probe:
         answers = roles[:1] == ("tool",) and bool(after_call)
         if after_text and not (answers and not _agree(after_text, after_call)):
             _require_equal(after_text)
-            if not all(tail.endswith(after_text[0]) for tail in after_call):
+            suffix = self._joined("text", roles, tools, after_text[0])
+            # A call may end with a terminator of its own: the sampler has written it, so only the rest is needed.
+            rest = suffix.text.removeprefix(suffix.junction.terminator) if self._end_has_control else suffix.text
+            if not all(tail.endswith(rest) for tail in after_call):
                 raise _Refused("what follows a call differs from what follows a text")
-            return self._joined("text", after_text[0])
+            return suffix
         _require_equal(after_call)
-        return self._joined("call", after_call[0])
+        return self._joined("call", roles, tools, after_call[0])
 
-    def _joined(self, base: BaseKind, tail: str) -> _Suffix:
+    def _joined(self, base: BaseKind, roles: Sequence[str], tools: _Tools, tail: str) -> _Suffix:
         lead = self._lead_of_call(tail) if base == "call" else ""
         place = self._codec.first_added(tail[len(lead) :])
         if place is None:
@@ -220,19 +221,13 @@ class _Probe:
         terminator = self._codec.added_text[token_id]
         rest = tail[len(lead) :]
         ids = self._codec.encode(rest)
-        if ids[0] != token_id or not self._encodes_as_in_full(base, tail, ids):
+        if ids[0] != token_id or not self._encodes_as_in_full(base, roles, tools, ids):
             raise _Refused("what follows the assistant turn encodes differently on its own than in its place")
         opens_next = not self._end_has_control
         return _Suffix(Junction(base, lead, terminator, token_id, opens_next), rest, reads_tools=False)
 
-    def _encodes_as_in_full(self, base: BaseKind, tail: str, ids: list[int]) -> bool:
-        history = self._template.render(
-            normalize_messages(base_conversation(base, _S), self._form),
-            tools=None,
-            kwargs=self._kwargs,
-            generation=False,
-        )
-        full = history[: history.index(_S) + len(_S)] + tail
+    def _encodes_as_in_full(self, base: BaseKind, roles: Sequence[str], tools: _Tools, ids: list[int]) -> bool:
+        full = self._render([*base_conversation(base, _S), *_appended(roles)], generation=True, tools=tools)
         return self._codec.encode(full)[-len(ids) :] == ids
 
     def _lead_of_call(self, tail: str) -> str:
@@ -295,9 +290,7 @@ class _Probe:
 
     # Rendering.
 
-    def _tails(
-        self, kind: BaseKind, roles: Sequence[str], tools: list[dict[str, Any]] | None
-    ) -> Iterator[str | _Refused]:
+    def _tails(self, kind: BaseKind, roles: Sequence[str], tools: _Tools) -> Iterator[str | _Refused]:
         for history in _HISTORIES[kind]:
             try:
                 yield self._tail(history, roles, generation=True, tools=tools)
@@ -312,7 +305,7 @@ class _Probe:
         roles: Sequence[str],
         *,
         generation: bool,
-        tools: list[dict[str, Any]] | None = None,
+        tools: _Tools = None,
     ) -> str:
         appended = _appended(roles)
         rendered = self._render([*history, *appended], generation=generation, tools=tools)
@@ -321,7 +314,7 @@ class _Probe:
         except ValueError as error:
             raise _Refused(str(error)) from error
 
-    def _renders(self, conversation: _Conversation, *, tools: list[dict[str, Any]] | None) -> bool:
+    def _renders(self, conversation: _Conversation, *, tools: _Tools) -> bool:
         try:
             return _S in self._render(conversation, generation=False, tools=tools)
         except InvalidRequest:
@@ -332,7 +325,7 @@ class _Probe:
         conversation: _Conversation,
         *,
         generation: bool,
-        tools: list[dict[str, Any]] | None = None,
+        tools: _Tools = None,
         form: MessageForm | None = None,
     ) -> str:
         messages = normalize_messages(conversation, form or self._form)
@@ -431,7 +424,7 @@ def _user(text: str = _USER_TEXT) -> Mapping[str, Any]:
     return {"role": "user", "content": text}
 
 
-def _assistant(text: str, *, reasoning: str | None = None, calls: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+def _assistant(text: str, *, reasoning: str | None = None, calls: _Tools = None) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if reasoning is not None:
         message["reasoning_content"] = reasoning

@@ -68,13 +68,15 @@ class SessionInspector:
             )
             return self._renderer.compare(expected, active.tokens.materialize(), active.sampled_mask())
         except (InvalidRequest, TokenizationFailed) as error:
-            _log.warning("cannot compare with the canonical rendering", session=session_id, error=str(error))
+            # The text may quote the conversation.
+            _log.warning("cannot compare with the canonical rendering", session=session_id, code=error.code)
+            _log.debug("cannot compare with the canonical rendering", session=session_id, error=str(error))
             return None
 
     def _count(self, session: Session, active: Checkpoint | None, mismatches: list[Mismatch] | None) -> None:
-        if mismatches is None or session.compared is active:
+        if active is None or mismatches is None or active in session.compared:
             return
-        session.compared = active
+        session.compared.add(active)
         for mismatch in mismatches:
             self._metrics.mismatches.labels(mismatch.type).inc()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from weakref import WeakSet
 
 import trio
 
@@ -20,14 +21,14 @@ class Session:
         id: 32 lowercase hex digits.
         history: changed only while ``lock`` is held.
         lock: held to prepare and to commit a turn, never during an engine call.
-        compared: the checkpoint whose mismatches were counted last, so that reading twice does not count twice.
+        compared: checkpoints whose mismatches were counted, so that reading twice does not count twice.
     """
 
     def __init__(self, session_id: str, history: History) -> None:
         self.id = session_id
         self.history = history
         self.lock = trio.Lock()
-        self.compared: Checkpoint | None = None
+        self.compared: WeakSet[Checkpoint] = WeakSet()
         self._closed = False
         self._turns: set[trio.CancelScope] = set()
         self._turns_started = 0

@@ -46,7 +46,7 @@ class TurnRecord:
     status_code: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Checkpoint:
     """The session as it stands after one sampled assistant turn.
 
@@ -85,6 +85,8 @@ class Checkpoint:
         """Shape (len(tokens),): True where the engine sampled the id."""
         mask = np.zeros(len(self.tokens), dtype=np.bool_)
         for checkpoint in path_of(self):
+            # A trailing id that this prompt replaced is ours, no longer the one that was sampled.
+            mask[checkpoint.tokens.keep : checkpoint.prompt_length] = False
             mask[checkpoint.prompt_length : len(checkpoint.tokens)] = True
         return mask
 
