@@ -1,6 +1,6 @@
 """Serve an ASGI application on a socket: whole requests, an undisturbed end, and settings that fit long answers.
 
-``WholeRequests`` cures three faults of the stack it stands in (Hypercorn and Quart-Trio):
+``WholeRequests`` cures four faults of the stack it stands in (Hypercorn and Quart-Trio):
 
 * An answer sent before the request's body arrived leaves the connection unusable for the next request. Here the body
   is read before the application starts, so no answer can come first.
@@ -8,6 +8,9 @@
   the answer: the connection's idle timer is then never restarted. Here that late disconnect is not passed on.
 * Quart gives up a body over its limit without reading it. Here the rest is read and thrown away, so that the client
   can read the 413.
+* Quart spells header values in UTF-8. Headers are bytes that are read as Latin-1; here they are sent as they were read.
+
+WebSockets are refused.
 """
 
 from __future__ import annotations
@@ -17,11 +20,14 @@ import math
 import socket
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import trio
 from hypercorn.config import Config
-from hypercorn.trio import serve as hypercorn_serve
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState
+from hypercorn.utils import wrap_app
 
 from trio_sessions.core import json
 from trio_sessions.errors import ConfigurationError
@@ -74,15 +80,11 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def hypercorn_config(listener: socket.socket) -> Config:
-    """Hypercorn's settings for a listening socket, where its defaults do not fit long-running requests."""
+def hypercorn_config() -> Config:
+    """Hypercorn's settings, where its defaults do not fit long-running requests."""
     config = Config()
-    # Hypercorn closes what it serves, so it gets a descriptor of its own.
-    config.bind = [f"fd://{listener.dup().detach()}"]
-    config.backlog = _BACKLOG
     config.keep_alive_timeout = _KEEP_ALIVE_SECONDS
     config.keep_alive_max_requests = 2**31
-    config.graceful_timeout = _CONNECTION_GRACE_SECONDS
     config.loglevel = "WARNING"
     config.accesslog = None
     config.errorlog = logging.getLogger("trio_sessions.hypercorn")
@@ -96,40 +98,61 @@ def url_of(listener: socket.socket) -> str:
 
 
 class AppServer:
-    """Hypercorn over one ASGI application and one listening socket.
+    """Hypercorn's protocols over one ASGI application and one listening socket.
+
+    Connections are accepted here, not by ``hypercorn.trio.serve``, because they have to be known to be ended: Hypercorn
+    sends under a shield, so that a client that reads nothing of its answer would hold up a stop for ever.
 
     Args:
-        app: the application.
+        app: the application; it gets no lifespan events.
         listener: from ``listen``; stays open for its owner to close.
+        config: Hypercorn's settings.
     """
 
-    def __init__(self, app: ASGIFramework, listener: socket.socket) -> None:
-        self._app = app
-        self._config = hypercorn_config(listener)
+    def __init__(self, app: ASGIFramework, listener: socket.socket, config: Config | None = None) -> None:
+        self._config = config or hypercorn_config()
+        self._app = wrap_app(cast("Framework", app), self._config.wsgi_max_body_size, "asgi")
+        self._listener = listener
+        self._context = WorkerContext(None)
+        self._streams: set[trio.SocketStream] = set()
+        self._stream_ended = trio.Event()
         self._stop = trio.Event()
         self._stopped = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Answer requests until ``stop``; ``task_status`` is told once they are answered."""
-        async with trio.open_nursery() as nursery:
-            await nursery.start(
-                partial(
-                    hypercorn_serve,
-                    cast("Framework", self._app),
-                    self._config,
-                    shutdown_trigger=self._stop.wait,
-                    mode="asgi",
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.dup()))
+        async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as accepting:
+                await accepting.start(
+                    partial(trio.serve_listeners, self._connection, [listener], handler_nursery=connections)
                 )
-            )
-            task_status.started()
-        if not self._stop.is_set():
-            raise RuntimeError("the HTTP server ended without being told to")
+                task_status.started()
+                await self._stop.wait()
+                accepting.cancel_scope.cancel()
+            # Idle connections end at once, the others when they have their answer.
+            await self._context.terminated.set()
+            with trio.move_on_after(_CONNECTION_GRACE_SECONDS):
+                while self._streams:
+                    await self._stream_ended.wait()
+            for stream in list(self._streams):
+                await trio.aclose_forcefully(stream)
+            connections.cancel_scope.cancel()
         self._stopped.set()
 
     async def stop(self) -> None:
-        """Close the listener and idle connections, and wait until the rest is answered."""
+        """Close the listener and idle connections, and give the others a few seconds to take their answers."""
         self._stop.set()
         await self._stopped.wait()
+
+    async def _connection(self, stream: trio.SocketStream) -> None:
+        self._streams.add(stream)
+        try:
+            await TCPServer(self._app, self._config, self._context, ConnectionState({}), cast("Any", stream))
+        finally:
+            self._streams.discard(stream)
+            self._stream_ended.set()
+            self._stream_ended = trio.Event()
 
 
 class _Incomplete(Enum):
@@ -156,8 +179,9 @@ class WholeRequests:
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """The ASGI entry point."""
+        if scope["type"] == "websocket":
+            await _refuse_websocket(send)
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
             return
         match await self._read(receive):
             case bytes() as body:
@@ -205,7 +229,7 @@ class WholeRequests:
             nonlocal complete
             if event["type"] == "http.response.body" and not event.get("more_body", False):
                 complete = True
-            await send(event)
+            await send(_with_header_bytes(event))
 
         await self._app(scope, receive_whole, send_marking)
 
@@ -217,3 +241,23 @@ async def _refuse(send: ASGISendCallable, status: int, text: str, *, close: bool
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
     await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _refuse_websocket(send: ASGISendCallable) -> None:
+    # 426, not 404: clients that try WebSockets first fall back at once.
+    body = json.encode({"error": "WebSockets are not served; use HTTP requests"})
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"upgrade", b"HTTP/1.1"),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "websocket.http.response.start", "status": 426, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
+
+
+def _with_header_bytes(event: ASGISendEvent) -> ASGISendEvent:
+    if event["type"] != "http.response.start":
+        return event
+    headers = [(name, value.decode().encode("latin-1", errors="replace")) for name, value in event["headers"]]
+    return {**event, "headers": headers}

@@ -173,7 +173,10 @@ def test_a_retry_replaces_the_last_turn_and_a_deeper_one_is_refused(stack: Stack
     with pytest.raises(APIStatusError) as refused:
         client.chat.completions.create(model="default", messages=messages[:2], tools=TOOLS)
     assert refused.value.status_code == 400
-    assert "rollback failed: discard_count=4 exceeds max_assistant_rollback_steps=1" in refused.value.response.json()["error"]
+    assert (
+        "rollback failed: discard_count=4 exceeds max_assistant_rollback_steps=1"
+        in refused.value.response.json()["error"]
+    )
     assert session.read() == state
 
 

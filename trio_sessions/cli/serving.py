@@ -51,8 +51,7 @@ def banner(settings: Settings, running: Running) -> str:
     engine = (
         running.engine_url
         if settings.engine is not None
-        else f"embedded at {running.engine_url} - a toy n-gram model, for trying out; "
-        "give --engine URL for a real one"
+        else f"embedded at {running.engine_url} - a toy n-gram model, for trying out; give --engine URL for a real one"
     )
     tokenizer = settings.tokenizer
     if tokenizer == BUILTIN_TOKENIZER and settings.engine is not None:

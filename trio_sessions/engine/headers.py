@@ -6,7 +6,7 @@ from typing import Final
 
 from trio_sessions.engine.base import Headers
 
-__all__ = ["from_engine", "to_engine"]
+__all__ = ["from_engine", "json_from_engine", "to_engine"]
 
 ROUTING_KEY: Final = "X-SMG-Routing-Key"
 
@@ -39,3 +39,11 @@ def to_engine(headers: Headers, *, session_id: str) -> list[tuple[str, str]]:
 def from_engine(headers: Headers) -> list[tuple[str, str]]:
     """An engine's headers as the client gets them."""
     return [(name, value) for name, value in headers if name.lower() not in _NOT_FROM_ENGINE]
+
+
+def json_from_engine(headers: Headers) -> list[tuple[str, str]]:
+    """As ``from_engine``, for a body that is known to be JSON."""
+    kept = from_engine(headers)
+    if any(name.lower() == "content-type" for name, _ in kept):
+        return kept
+    return [*kept, ("content-type", "application/json")]

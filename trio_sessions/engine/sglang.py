@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
 from typing import Final, Self
 from zlib import crc32
@@ -42,6 +43,8 @@ class SGLangEngine:
                 verify=tls,
                 follow_redirects=False,
                 timeout=httpx.Timeout(None, connect=min(_CONNECT_TIMEOUT_SECONDS, timeout)),
+                # What one session's answer sets is nothing to another's requests.
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0),
             )
             for _ in range(_SHARDS)
@@ -74,7 +77,10 @@ class SGLangEngine:
                 request.method,
                 url,
                 content=request.body,
-                headers=to_engine(request.headers, session_id=request.session_id),
+                headers=[
+                    (name.encode("latin-1"), value.encode("latin-1"))
+                    for name, value in to_engine(request.headers, session_id=request.session_id)
+                ],
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise EngineUnreachable(f"backend transport error: {type(error).__name__}: {error}") from error

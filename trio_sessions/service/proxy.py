@@ -29,6 +29,8 @@ ALLOWED_PATHS: Final = frozenset(
     }
 )
 _MODEL: Final = re.compile(r"v1/models/[^?#]+")
+# Empty and dot segments, back slashes, control characters, and slashes that were hidden by encoding.
+_AMBIGUOUS: Final = re.compile(r"//|/\.\.?(/|$)|[\\\x00-\x1f\x7f]|%2f|%5c|^\*$", re.IGNORECASE)
 
 
 class NotProxied(SessionError):
@@ -57,13 +59,7 @@ class EngineProxy:
             EngineUnreachable: see ``Engine.call``.
         """
         path = unquote(request.path)
-        segments = path.split("/")
-        ambiguous = (
-            "\\" in path
-            or any(segment in ("", ".", "..") for segment in segments[:-1])
-            or (segments[-1] in (".", "..") or "%2f" in request.path.lower())
-        )
         allowed = self._open or path in ALLOWED_PATHS or _MODEL.fullmatch(path) is not None
-        if ambiguous or not allowed:
+        if not allowed or _AMBIGUOUS.search(request.path) or _AMBIGUOUS.search(f"/{path}"):
             raise NotProxied(f"not found: {request.method} {path} is not proxied to the engine (see --open-proxy)")
         return pass_through(await self._engine.call(request))

@@ -22,7 +22,7 @@ from trio_sessions.core.prefix import assert_pretokenized_prefix
 from trio_sessions.core.request import EngineRequest, PreparedRequest, RequestPolicy, prepare_chat_request
 from trio_sessions.core.tokens import TokenIds
 from trio_sessions.engine.base import Engine, EngineAnswer, EngineCall, Headers
-from trio_sessions.engine.headers import from_engine
+from trio_sessions.engine.headers import from_engine, json_from_engine
 from trio_sessions.errors import (
     AppendRoleNotSupported,
     BadEngineAnswer,
@@ -34,7 +34,7 @@ from trio_sessions.errors import (
 )
 from trio_sessions.observe import Metrics, TurnOutcome
 from trio_sessions.render.base import Extension, Renderer
-from trio_sessions.service.offload import Offloader
+from trio_sessions.service.offload import LONG_BYTES, Offloader
 from trio_sessions.service.registry import SessionRegistry
 from trio_sessions.service.session import Session
 
@@ -210,10 +210,12 @@ class TurnPipeline:
         attachment = session.history.attach(prepared.messages, self._matcher)
         kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
         stored = attachment.tokens.materialize()
+        # Kwargs that are new to the renderer make it look at the template once more, which is long.
+        size = LONG_BYTES if prepared.template_kwargs else self._renderer.weight(attachment.appended)
         if attachment.base is None:
             prompt = await self._offload(
                 lambda: self._renderer.render(attachment.appended, tools=prepared.tools, kwargs=kwargs),
-                size=self._renderer.weight(attachment.appended),
+                size=size,
             )
             extension = Extension(keep=0, token_ids=prompt)
         else:
@@ -226,7 +228,7 @@ class TurnPipeline:
                     tools=prepared.tools,
                     kwargs=kwargs,
                 ),
-                size=self._renderer.weight(attachment.appended),
+                size=size,
             )
         input_ids = np.concatenate([stored[: extension.keep], extension.token_ids])
         request = prepared.engine_request(input_ids, template_kwargs=kwargs, stored_tokens=len(stored))
@@ -285,11 +287,11 @@ class TurnPipeline:
 
 def pass_through(answer: EngineAnswer) -> Reply:
     """An engine's answer for the client: JSON rendered compactly, anything else as it is."""
-    headers = from_engine(answer.headers)
     try:
-        return Reply(status=answer.status, headers=headers, body=json.compact(answer.body))
+        body = json.compact(answer.body)
     except json.InvalidJSON:
-        return Reply(status=answer.status, headers=headers, body=answer.body)
+        return Reply(status=answer.status, headers=from_engine(answer.headers), body=answer.body)
+    return Reply(status=answer.status, headers=json_from_engine(answer.headers), body=body)
 
 
 def _digest(answer: EngineAnswer, dialect: Dialect, prompt: TokenIds, *, stream: bool) -> _Digest:

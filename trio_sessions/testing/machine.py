@@ -162,7 +162,8 @@ class TrioDriver:
         self._nursery: trio.Nursery | None = None
         self._closing = trio.Event()
         self._blocked = False
-        self._ended: outcome.Outcome[None] | None = None
+        self._ended = False
+        self._crash: BaseException | None = None
         self._closed = False
         trio.lowlevel.start_guest_run(
             self._main,
@@ -275,7 +276,7 @@ class TrioDriver:
         self._closed = True
         leaked: list[str] = []
         try:
-            if self._ended is None:
+            if not self._ended:
                 leaked = self._cancel_all()
         finally:
             self._shut_down()
@@ -302,16 +303,23 @@ class TrioDriver:
             self._blocked = True
 
     def _end(self, ended: outcome.Outcome[None]) -> None:
-        self._ended = ended
+        self._ended = True
+        if isinstance(ended, outcome.Error):
+            self._crash = ended.error
 
     # -- the host -----------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        if self._ended is not None:
-            # Only a crash ends it before ``close``: something that no task may keep to itself, such as a Ctrl-C.
-            self._ended.unwrap()
+        if self._ended:
+            self._raise_crash()
             raise RuntimeError("the driver is closed")
         self._todo.get()()
+
+    def _raise_crash(self) -> None:
+        # Something that no task may keep to itself, such as a Ctrl-C. It is told once, to whoever comes first.
+        crash, self._crash = self._crash, None
+        if crash is not None:
+            raise crash
 
     def _jump(self, seconds: float) -> None:
         before = self.now
@@ -353,9 +361,9 @@ class TrioDriver:
     def _shut_down(self) -> None:
         self._closing.set()
         give_up = time.monotonic() + _SHUTDOWN_SECONDS
-        while self._ended is None:
+        while not self._ended:
             try:
                 self._todo.get(timeout=max(0.0, give_up - time.monotonic()))()
             except queue.Empty:
                 raise LeakedTasks([task.name for task in self.running]) from None
-        self._ended.unwrap()
+        self._raise_crash()

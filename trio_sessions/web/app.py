@@ -16,6 +16,7 @@ from trio_sessions.engine.base import EngineCall, Headers
 from trio_sessions.errors import SessionError
 from trio_sessions.observe import METRICS_CONTENT_TYPE
 from trio_sessions.service.gateway import Gateway
+from trio_sessions.service.proxy import NotProxied
 from trio_sessions.service.turn import Reply, TurnRequest
 from trio_sessions.web.dialects.chat import ChatDialect
 from trio_sessions.web.errors import error_reply, status_of
@@ -34,6 +35,8 @@ def create_app(gateway: Gateway) -> QuartTrio:
     """
     app = QuartTrio("trio_sessions", static_folder=None)
     app.config.update(MAX_CONTENT_LENGTH=None, BODY_TIMEOUT=None, RESPONSE_TIMEOUT=None)
+    # A path is what the client wrote: no redirect to a nicer one.
+    app.url_map.merge_slashes = False
     chat = ChatDialect()
 
     @app.get("/health")
@@ -76,7 +79,7 @@ def create_app(gateway: Gateway) -> QuartTrio:
         session = gateway.registry.get(session_id)
         call = EngineCall(
             method=request.method,
-            path=_raw_path_below_session(),
+            path=_raw_path_below(session_id),
             query=request.query_string.decode("latin-1"),
             headers=_request_headers(),
             body=await _body(),
@@ -119,10 +122,14 @@ def _request_headers() -> Headers:
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.scope["headers"]]
 
 
-def _raw_path_below_session() -> str:
+def _raw_path_below(session_id: str) -> str:
     assert request.scope is not None
-    raw: bytes = request.scope["raw_path"]
-    return raw.decode("latin-1").lstrip("/").split("/", 2)[2]
+    raw: str = request.scope["raw_path"].decode("latin-1")
+    prefix = f"/sessions/{session_id}/"
+    if not raw.startswith(prefix):
+        # The route matched the decoded path; another server could read this one differently.
+        raise NotProxied(f"not found: {request.method} {request.path}")
+    return raw.removeprefix(prefix)
 
 
 def _json(value: object) -> Response:
@@ -135,6 +142,5 @@ def _response(reply: Reply) -> Response:
     headers = WerkzeugHeaders(list(reply.headers))
     if reply.status != 204:
         headers["content-length"] = str(len(reply.body))
-        headers.setdefault("content-type", "application/json")
     response.headers = headers
     return response

@@ -11,7 +11,7 @@ import msgspec
 
 from trio_sessions.core import json
 from trio_sessions.engine.base import EngineAnswer
-from trio_sessions.engine.headers import from_engine
+from trio_sessions.engine.headers import json_from_engine
 from trio_sessions.service.turn import Reply
 
 __all__ = ["ChatDialect", "stream_body", "without_replay_payloads"]
@@ -38,7 +38,7 @@ class ChatDialect:
             return Reply(status=answer.status, headers=_STREAM_HEADERS, body=stream_body(answer.body))
         return Reply(
             status=answer.status,
-            headers=from_engine(answer.headers),
+            headers=json_from_engine(answer.headers),
             body=without_replay_payloads(answer.body),
         )
 

@@ -1,0 +1,254 @@
+"""The numbered cases of token exactness that concern rendering; ids are what must come out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.render.conversations import (
+    PATIENT,
+    assistant,
+    call,
+    ids_of,
+    plain_texts,
+    prompt_of,
+    stored_after,
+    terminator,
+    texts,
+    tool,
+    user,
+)
+from tests.render.families import from_template, renderer_of, tokenizer_of
+from trio_sessions.errors import InvalidRequest
+
+IM_START, IM_END = 151644, 151645
+
+
+def extend(renderer, stored, appended, history=()):
+    return renderer.extend(stored, stored_messages=history, appended=appended, tools=None, kwargs={})
+
+
+def glm_ids(*names):
+    return tokenizer_of("glm").convert_tokens_to_ids(list(names))
+
+
+def test_case_1_a_result_after_a_stop_adds_no_second_terminator():
+    renderer = renderer_of("qwen3")
+    stored = stored_after(renderer, user("hello"), sampled="x", stop=IM_END)
+    extension = extend(renderer, stored, [tool("42")])
+    ids = prompt_of(stored, extension)
+    assert ids[: len(stored)] == stored.tolist()
+    newline = renderer._codec.encode("\n")
+    assert ids[len(stored) :][:2] == [*newline, IM_START]
+    assert renderer.decode(extension.token_ids) == (
+        "\n<|im_start|>user\n<tool_response>\n42\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_case_1_a_turn_cut_by_length_is_closed_and_never_glued_on():
+    renderer = renderer_of("qwen3")
+    stored = stored_after(renderer, user("hello"), sampled="x", stop=None)
+    extension = extend(renderer, stored, [tool("42")])
+    assert (extension.keep, extension.synthetic, int(extension.token_ids[0])) == (len(stored), 1, IM_END)
+
+
+@pytest.mark.parametrize(("case", "role", "opener"), [(2, "tool", "<|observation|>"), (4, "user", "<|user|>")])
+def test_case_2_and_4_a_stop_that_is_the_right_opener_is_kept_once(case, role, opener):
+    renderer = renderer_of("glm")
+    (stop,) = glm_ids(opener)
+    stored = stored_after(renderer, user("hello"), sampled="x", stop=stop)
+    extension = extend(renderer, stored, [tool("42") if role == "tool" else user("42")])
+    ids = prompt_of(stored, extension)
+    assert ids[: len(stored)] == stored.tolist()
+    assert ids[len(stored) - 1 :].count(stop) == 1
+    assert extension.synthetic == 0
+
+
+@settings(PATIENT, max_examples=20)
+@given(text=st.text(max_size=5).filter(str.isprintable))
+def test_case_3_a_stop_that_is_another_opener_becomes_the_right_one(text):
+    renderer = renderer_of("glm")
+    observation, opener = glm_ids("<|observation|>", "<|user|>")
+    stored = stored_after(renderer, user("hello"), sampled="x", stop=observation)
+    extension = extend(renderer, stored, [user(text)])
+    assert extension.keep == len(stored) - 1
+    assert extension.synthetic == 0
+    assert int(extension.token_ids[0]) == opener
+    assert observation not in extension.token_ids.tolist()
+
+
+def test_case_3_generating_again_replaces_the_opener_that_was_the_stop():
+    renderer = renderer_of("glm")
+    observation, opener = glm_ids("<|observation|>", "<|assistant|>")
+    stored = stored_after(renderer, user("hello"), sampled="x", stop=observation)
+    extension = extend(renderer, stored, [])
+    assert (extension.keep, int(extension.token_ids[0])) == (len(stored) - 1, opener)
+
+
+def test_a_stop_that_opens_nothing_is_kept_and_the_opener_follows():
+    renderer = renderer_of("glm")
+    end, opener = glm_ids("<|endoftext|>", "<|user|>")
+    stored = stored_after(renderer, user("hello"), sampled="x", stop=end)
+    extension = extend(renderer, stored, [user("more")])
+    assert (extension.keep, extension.synthetic, int(extension.token_ids[0])) == (len(stored), 0, opener)
+
+
+def test_an_empty_generation_does_not_lose_its_opener():
+    renderer = renderer_of("glm")
+    stored = stored_after(renderer, user("hello"), sampled="", stop=None)
+    extension = extend(renderer, stored, [user("more")])
+    assert (extension.keep, extension.synthetic) == (len(stored), 1)
+
+
+def test_case_5_a_missing_close_is_synthetic():
+    renderer = renderer_of("builtin")
+    stored = stored_after(renderer, user("hello"), sampled="x", stop=None)
+    extension = extend(renderer, stored, [user("more")])
+    assert (extension.keep, extension.synthetic) == (len(stored), 1)
+    assert renderer.decode(extension.token_ids[:1]) == "<|im_end|>"
+
+
+@pytest.mark.parametrize("spelled", ['{"a": false}', '{"a":false}', '{ "a" : false }'])
+def test_case_9_the_spelling_of_stored_arguments_cannot_reach_the_prompt(spelled):
+    renderer = renderer_of("qwen3")
+    text = f'<tool_call>\n{{"name": "f", "arguments": {spelled}}}\n</tool_call>'
+    stored = stored_after(renderer, user("hello"), sampled=text, stop=IM_END)
+    for replayed in ({"a": False}, '{"a":false}', spelled):
+        extension = extend(renderer, stored, [tool("x")], [user("hello"), assistant("", call(replayed))])
+        assert prompt_of(stored, extension)[: len(stored)] == stored.tolist()
+
+
+@pytest.mark.parametrize("arguments", [{}, "{}", "", None])
+def test_case_10_empty_arguments_render_alike(arguments):
+    renderer = renderer_of("qwen3")
+    history = [user("hello"), assistant("", call(arguments))]
+    text = renderer.decode(renderer.canonical(history, tools=None, kwargs={}))
+    assert text.endswith('{"name": "lookup", "arguments": {}}\n</tool_call><|im_end|>\n')
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+@settings(PATIENT, max_examples=20)
+@given(text=st.text(max_size=8).filter(str.isprintable))
+def test_case_13_bos_stands_once_and_first(name, text):
+    renderer = renderer_of(name)
+    bos = tokenizer_of(name).bos_token_id
+    ids = renderer.render([user(text), assistant("hello"), user("more")], tools=None, kwargs={}).tolist()
+    assert ids[0] == bos
+    assert ids.count(bos) == 1
+
+
+def test_case_13_a_template_without_bos_gets_none():
+    renderer = from_template("{% for m in messages %}[INST]{{ m.content }}</s>{% endfor %}", "mistral")
+    assert tokenizer_of("mistral").bos_token_id not in renderer.render([user("a")], tools=None, kwargs={}).tolist()
+
+
+@pytest.mark.parametrize("name", ["builtin", "qwen3", "chatml", "llama", "mistral", "glm"])
+def test_a_whole_rendering_is_what_transformers_makes_of_it(name):
+    renderer = renderer_of(name)
+    messages = [user("hello"), assistant("world"), user("日本 🙂")]
+    tokenizer = renderer._codec._tokenizer
+    theirs = tokenizer.apply_chat_template(
+        messages, chat_template=renderer._template._template, add_generation_prompt=True, tokenize=True
+    )["input_ids"]
+    assert renderer.render(messages, tools=None, kwargs={}).tolist() == theirs
+
+
+@pytest.mark.parametrize("name", ["qwen3", "object arguments", "string arguments", "glm"])
+def test_case_14_arguments_of_either_form_render_alike(name):
+    renderer = renderer_of(name)
+    as_object = [user("a"), assistant("", call({"query": "é", "n": 1}))]
+    as_text = [user("a"), assistant("", call(json.dumps({"query": "é", "n": 1}, ensure_ascii=False)))]
+    left, right = (renderer.canonical(m, tools=None, kwargs={}).tolist() for m in (as_object, as_text))
+    assert left == right
+
+
+@pytest.mark.parametrize("name", ["builtin", "qwen3", "object arguments", "string arguments", "glm", "parts"])
+@settings(PATIENT, max_examples=30)
+@given(arguments=st.text(max_size=12).filter(lambda t: not any("\ud800" <= c <= "\udfff" for c in t)))
+def test_case_14_unparsable_arguments_render_as_text(name, arguments):
+    renderer = renderer_of(name)
+    broken = '{"oops": ' + arguments
+    text = renderer.decode(renderer.canonical([user("a"), assistant("", call(broken))], tools=None, kwargs={}))
+    assert broken in text or json.dumps(broken, ensure_ascii=False)[1:-1] in text
+
+
+@settings(PATIENT, max_examples=60)
+@given(question=texts, answer=plain_texts, text=texts, role=st.sampled_from(["user", "tool"]))
+def test_case_18_suffix_ids_are_the_tail_of_the_full_encoding(question, answer, text, role):
+    renderer = renderer_of("mistral")
+    last = assistant("", call({"query": answer})) if role == "tool" else assistant(answer)
+    extra = tool(text) if role == "tool" else user(text)
+    full = renderer.render([user(question), last, extra], tools=None, kwargs={}).tolist()
+    stored = ids_of(0, terminator(renderer, role))
+    extension = extend(renderer, stored, [extra])
+    assert full[-len(extension.token_ids) :] == extension.token_ids.tolist()
+
+
+@settings(PATIENT, max_examples=60)
+@given(text=texts)
+def test_control_tokens_in_content_encode_as_in_the_full_rendering(text):
+    renderer = renderer_of("qwen3")
+    stored = stored_after(renderer, user("a"), sampled="b", stop=IM_END)
+    for extra in ([user(text)], [tool(text)]):
+        full = renderer.render([user("a"), assistant("b"), *extra], tools=None, kwargs={}).tolist()
+        extension = extend(renderer, stored, extra)
+        assert full[-len(extension.token_ids) :] == extension.token_ids.tolist()
+
+
+@pytest.mark.parametrize("text", ["\ud800", "ok \udfff ok"])
+def test_half_a_surrogate_pair_is_refused_in_words(text):
+    renderer = renderer_of("qwen3")
+    with pytest.raises(InvalidRequest, match="half of a surrogate pair"):
+        renderer.render([user(text)], tools=None, kwargs={})
+    with pytest.raises(InvalidRequest, match="half of a surrogate pair"):
+        extend(renderer, ids_of(IM_END), [user(text)])
+
+
+def test_a_conversation_nested_too_deeply_is_refused_in_words():
+    nested: object = 1
+    for _ in range(5000):
+        nested = [nested]
+    with pytest.raises(InvalidRequest, match="nested too deeply"):
+        renderer_of("qwen3").render([user("a") | {"extra": nested}], tools=None, kwargs={})
+
+
+@settings(PATIENT, max_examples=40)
+@given(text=plain_texts, spelled=st.booleans(), other=plain_texts)
+def test_what_was_sampled_compares_as_text(text, spelled, other):
+    renderer = renderer_of("builtin")
+    history = [user("hello"), assistant(text)]
+    expected = renderer.canonical(history, tools=None, kwargs={})
+    prompt = renderer.render(history[:1], tools=None, kwargs={})
+    sampled = other if spelled else text
+    actual = stored_after(renderer, user("hello"), sampled=sampled, stop=terminator(renderer))
+    mask = ids_of(*range(len(actual))) >= len(prompt)
+    findings = renderer.compare(expected, actual, mask)
+    assert [finding.type for finding in findings] == (["assistant_text"] if sampled != text else [])
+    # A turn that was cut short differs in nothing else.
+    assert renderer.compare(expected, actual[:-1], mask[:-1]) == findings
+
+
+def test_case_6_thinking_that_the_template_drops_later_is_reported():
+    renderer = renderer_of("qwen3")
+    history = [user("a"), assistant("x") | {"reasoning_content": "why"}, user("b"), assistant("y")]
+    first = stored_after(renderer, user("a"), sampled="<think>\nwhy\n</think>\n\nx", stop=IM_END)
+    extension = extend(renderer, first, [user("b")])
+    sampled = renderer._codec.encode("<think>\n\n</think>\n\ny")
+    actual = ids_of(*prompt_of(first, extension), *sampled, IM_END)
+    mask = ids_of(*range(len(actual))) >= len(actual) - len(sampled) - 1
+    mask[len(renderer.render([user("a")], tools=None, kwargs={})) : len(first)] = True
+    findings = renderer.compare(renderer.canonical(history, tools=None, kwargs={}), actual, mask)
+    # <|im_start|>, user, <|im_end|>, line feed, <|im_start|>: the first answer is the sixth segment.
+    assert [(finding.type, finding.segment_index) for finding in findings] == [("assistant_text", 5)]
+    assert "why" in findings[0].actual_text
+    assert "why" not in findings[0].expected_text
+
+
+@given(ids=st.lists(st.integers(0, 151642), max_size=10))
+@settings(PATIENT, max_examples=30)
+def test_decoding_shows_special_tokens(ids):
+    renderer = renderer_of("qwen3")
+    assert renderer.decode(ids_of(*ids, IM_END)).endswith("<|im_end|>")

@@ -1,0 +1,101 @@
+"""Parts of the service's tests: a gateway whose engine answers what a test says, and a place for its log lines."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import pytest
+import structlog
+
+from trio_sessions.config import Settings
+from trio_sessions.engine.base import Engine
+from trio_sessions.render.base import Renderer
+from trio_sessions.service.gateway import Gateway
+from trio_sessions.service.session import Session
+from trio_sessions.service.turn import Reply, TurnRequest
+from trio_sessions.testing.engine import HeldCall, HeldCalls, ScriptedEngine
+from trio_sessions.testing.toy import ToyRenderer
+from trio_sessions.web.dialects.chat import ChatDialect
+
+
+class Bench:
+    """A gateway on a test bench."""
+
+    def __init__(self, engine: Engine, renderer: Renderer, **settings: Any) -> None:
+        numbers = itertools.count(1)
+        self.gateway = Gateway(
+            Settings(engine="http://unused", **settings),
+            engine=engine,
+            renderer=renderer,
+            clock=lambda: 1000.0,
+            new_id=lambda: f"{next(numbers):032x}",
+        )
+        self.registry = self.gateway.registry
+
+    async def turn(self, session: Session, *contents: str | dict[str, Any], **fields: Any) -> Reply:
+        """One turn: texts are user messages."""
+        messages = [{"role": "user", "content": item} if isinstance(item, str) else item for item in contents]
+        return await self.raw_turn(session, json.dumps({"messages": messages, **fields}).encode())
+
+    async def raw_turn(self, session: Session, body: bytes) -> Reply:
+        return await self.gateway.turns.run(
+            session, TurnRequest(method="POST", query="", headers=(), body=body), ChatDialect()
+        )
+
+    def outcomes(self) -> dict[str, int]:
+        """How many turns ended how."""
+        return {
+            sample.labels["outcome"]: int(sample.value)
+            for family in self.gateway.metrics.turns.collect()
+            for sample in family.samples
+            if sample.name.endswith("_total") and sample.value
+        }
+
+    def metric(self, name: str, **labels: str) -> float:
+        value = self.gateway.metrics.registry.get_sample_value(f"trio_sessions_{name}", labels)
+        return 0.0 if value is None else value
+
+
+class HeldBench(Bench):
+    """A bench whose engine answers when the test says so."""
+
+    def __init__(self, renderer: Renderer, **settings: Any) -> None:
+        self.calls = HeldCalls()
+        self.engine = ScriptedEngine(otherwise=self.calls)
+        super().__init__(self.engine, renderer, **settings)
+
+    @property
+    def call(self) -> HeldCall:
+        """The only call that waits."""
+        [call] = self.calls.waiting
+        return call
+
+
+@pytest.fixture
+def bench() -> Callable[..., Bench]:
+    """Makes a gateway from an engine's script."""
+
+    def make(*script: Any, renderer: Renderer | None = None, **settings: Any) -> Bench:
+        return Bench(ScriptedEngine(*script), renderer or ToyRenderer(), **settings)
+
+    return make
+
+
+@pytest.fixture
+def held() -> HeldBench:
+    return HeldBench(ToyRenderer())
+
+
+@pytest.fixture(autouse=True)
+def _quiet_logs() -> Iterator[None]:
+    before = structlog.get_config()
+    structlog.configure(processors=[_drop])
+    yield
+    structlog.configure(**before)
+
+
+def _drop(*_: Any) -> NoReturn:
+    raise structlog.DropEvent

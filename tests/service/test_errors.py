@@ -1,0 +1,59 @@
+"""Every error can be told from every other, and has a status."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+
+import pytest
+
+import trio_sessions
+from trio_sessions.errors import ConfigurationError, SessionError
+from trio_sessions.web.errors import STATUS, status_of
+
+# Stable: dashboards and alerts are built on them.
+CODES = {
+    "AppendRoleNotSupported": ("append_role_not_supported", 400),
+    "BadEngineAnswer": ("bad_engine_answer", 502),
+    "EngineUnreachable": ("engine_unreachable", 502),
+    "InvalidRequest": ("invalid_request", 400),
+    "MatcherFailed": ("matcher_failed", 500),
+    "NotProxied": ("not_proxied", 404),
+    "PrefixMismatch": ("prefix_mismatch", 500),
+    "RollbackRefused": ("rollback_refused", 400),
+    "ServerDraining": ("server_draining", 503),
+    "SessionNotFound": ("session_not_found", 404),
+    "TokenizationFailed": ("tokenization_failed", 500),
+}
+
+
+def _kinds(base: type[SessionError] = SessionError) -> list[type[SessionError]]:
+    return [base, *(kind for child in base.__subclasses__() for kind in _kinds(child))]
+
+
+@pytest.fixture(scope="module")
+def kinds() -> list[type[SessionError]]:
+    for module in pkgutil.walk_packages(trio_sessions.__path__, "trio_sessions."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    return [kind for kind in _kinds() if kind.__module__.startswith("trio_sessions.")]
+
+
+def test_every_error_has_a_code_of_its_own(kinds):
+    assert all("code" in vars(kind) for kind in kinds)
+    codes = [kind.code for kind in kinds]
+    assert len(set(codes)) == len(codes)
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", code) for code in codes)
+
+
+def test_every_error_that_a_request_can_meet_has_a_status(kinds):
+    # A configuration is wrong before there is anybody to answer.
+    served = [kind for kind in kinds if not issubclass(kind, ConfigurationError) and kind is not SessionError]
+    assert [kind.__name__ for kind in served if not STATUS.keys() & set(kind.__mro__)] == []
+    assert {kind.__name__: (kind.code, _status(kind)) for kind in served} == CODES
+
+
+def _status(kind: type[SessionError]) -> int:
+    # The class decides, whatever its constructor wants.
+    return status_of(kind.__new__(kind))
