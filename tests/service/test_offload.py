@@ -88,7 +88,7 @@ class _SlowRenderer(ToyRenderer):
         self.began = trio.Event()
 
     def render(self, messages, *, tools, kwargs):
-        if self.weight(messages) >= LONG_BYTES:
+        if self.weight(messages, tools=tools, kwargs=kwargs) >= LONG_BYTES:
             trio.from_thread.run_sync(self.began.set)
             assert self.gate.wait(PATIENCE)
         return super().render(messages, tools=tools, kwargs=kwargs)

@@ -230,9 +230,7 @@ class TestOverHTTP:
         assert (request.method, request.target) == (method, "/v1/models/a%20b?q=%C3%A9&r=[1]&r=a,b")
         assert request.body == b"x\xff"
 
-    @pytest.mark.parametrize(
-        "query", ["a=1;b=2", "a='x'", "a=!*()", "q=a|b", "q={}", "q=%7B%7d", "a=&&=", "q=~^`"]
-    )
+    @pytest.mark.parametrize("query", ["a=1;b=2", "a='x'", "a=!*()", "q=a|b", "q={}", "q=%7B%7d", "a=&&=", "q=~^`"])
     async def test_the_query_is_unchanged(self, over_http: Served, wire: WireEngine, query: str) -> None:
         session = await over_http.session()
         async with await over_http.connect() as connection:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -52,8 +52,9 @@ STUCK_SECONDS = 0.4
 """Long enough for an answer that comes at once, short enough to wait for one that never does."""
 
 
-def gateway(**settings: Any) -> Gateway:
-    return Gateway(Settings(port=0, **settings), engine=ScriptedEngine(), renderer=ToyRenderer())
+def gateway(*, script: Sequence[Any] = (), otherwise: Any = None) -> Gateway:
+    engine = ScriptedEngine(*script, otherwise=otherwise)
+    return Gateway(Settings(port=0), engine=engine, renderer=ToyRenderer())
 
 
 def bare(of: Gateway) -> ASGIFramework:
@@ -142,7 +143,7 @@ class TestKeepAliveTimeout:
 
     async def test_it_does_not_fire_while_a_turn_is_at_the_engine(self) -> None:
         held = HeldCalls()
-        of = Gateway(Settings(port=0), engine=ScriptedEngine(otherwise=held), renderer=ToyRenderer())
+        of = gateway(otherwise=held)
         session = of.registry.create()
         async with connected(gateway_app(of), keep_alive=0.1) as connection:
             await connection.send(*split(f"POST /sessions/{session.id}/{CHAT}", TURN))
@@ -255,20 +256,46 @@ class TestStop:
 
     async def test_a_client_that_reads_nothing_of_its_answer_does_not_hold_it_up(self) -> None:
         """Hypercorn sends under a shield, so that its own grace period cannot end this."""
-        async with stoppable(big_answer(16)) as (server, port, of):
-            session = of.registry.create()
-            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-                await stream.send_all(b"".join(split(f"POST /sessions/{session.id}/{CHAT}", TURN)))
-                await until(lambda: session.history.active is not None)
-                await settle()
-                with trio.fail_after(6):
-                    await server.stop()
+        async with stoppable(big_answer(16)) as (server, port, of), reading_nothing(port, of):
+            with trio.fail_after(6):
+                await server.stop()
+
+    async def test_nor_does_it_hold_up_a_cancellation(self) -> None:
+        """Which is what a second signal, and a crash of another service, come to."""
+        of = gateway(script=[big_answer(16)])
+        ended = trio.Event()
+
+        async def run(*, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as services:
+                    await services.start(AppServer(gateway_app(of), listener).run)
+                    task_status.started(scope)
+            ended.set()
+
+        with listen("127.0.0.1", 0) as listener:
+            async with trio.open_nursery() as nursery:
+                scope: trio.CancelScope = await nursery.start(run)
+                async with reading_nothing(listener.getsockname()[1], of):
+                    scope.cancel()
+                    with trio.fail_after(2):
+                        await ended.wait()
+
+
+@asynccontextmanager
+async def reading_nothing(port: int, of: Gateway) -> AsyncIterator[None]:
+    """A client whose large answer is stuck on the way to it."""
+    session = of.registry.create()
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(b"".join(split(f"POST /sessions/{session.id}/{CHAT}", TURN)))
+        await until(lambda: session.history.active is not None)
+        await settle()
+        yield
 
 
 @asynccontextmanager
 async def stoppable(*script: Any) -> AsyncIterator[tuple[AppServer, int, Gateway]]:
     """A server to stop, its port and its gateway."""
-    of = Gateway(Settings(port=0), engine=ScriptedEngine(*script), renderer=ToyRenderer())
+    of = gateway(script=script)
     with listen("127.0.0.1", 0) as listener:
         async with trio.open_nursery() as nursery:
             server = AppServer(gateway_app(of), listener)
@@ -325,7 +352,7 @@ class TestDefaults:
     async def test_an_answer_may_take_longer_than_the_timeouts_of_a_slow_body(self) -> None:
         """What bounds the arrival of a body does not bound its answer."""
         held = HeldCalls()
-        of = Gateway(Settings(port=0), engine=ScriptedEngine(otherwise=held), renderer=ToyRenderer())
+        of = gateway(otherwise=held)
         session = of.registry.create()
         app = WholeRequests(bare(of), max_body_bytes=2**20, body_timeout=0.05)
         async with connected(app) as connection:

@@ -46,7 +46,7 @@ class Extension:
 class Renderer(Protocol):
     """Renders one model family's chat format. Implementations are thread-safe and hold no session state.
 
-    Every method is synchronous and may take long for long texts: ``weight`` tells a caller when to use a thread.
+    Every method is synchronous and may take long for long texts: see ``weight``.
     """
 
     @property
@@ -117,5 +117,8 @@ class Renderer(Protocol):
     def decode(self, token_ids: TokenIds) -> str:
         """The text of ids, special tokens included, nothing cleaned up."""
 
-    def weight(self, messages: Sequence[Message]) -> int:
-        """Roughly how many characters rendering ``messages`` would encode."""
+    def weight(self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs) -> int:
+        """Roughly how many characters rendering these encodes, to tell a caller when a thread is worth it.
+
+        A renderer that has to do more for kwargs it has not met says so by a larger number.
+        """

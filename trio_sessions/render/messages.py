@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -49,7 +49,7 @@ def normalize_messages(messages: Sequence[Message], form: MessageForm, *, first_
     return [_message(message, form, f"messages[{index}]") for index, message in enumerate(messages, first_index)]
 
 
-def text_weight(messages: Sequence[Message]) -> int:
+def text_weight(messages: Iterable[Message]) -> int:
     """Roughly how many characters the texts of ``messages`` have; content of any shape is accepted."""
     return sum(_weight(value) for message in messages for key, value in message.items() if key != "role")
 

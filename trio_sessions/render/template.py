@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +28,8 @@ __all__ = ["TemplateRenderer"]
 
 # Clients toggle a kwarg or two; one that draws new values for ever must not fill the memory.
 _MOST_PROFILES: Final = 32
+# A probe takes as long as encoding about this many characters.
+_PROBE_WEIGHT: Final = 200_000
 
 
 class TemplateRenderer:
@@ -139,9 +141,10 @@ class TemplateRenderer:
         """See ``Renderer.decode``."""
         return self._codec.decode(np.asarray(token_ids).tolist())
 
-    def weight(self, messages: Sequence[Message]) -> int:
-        """See ``Renderer.weight``."""
-        return text_weight(messages)
+    def weight(self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs) -> int:
+        """See ``Renderer.weight``; kwargs that change the template have it probed."""
+        probe = 0 if self._is_probed(kwargs) else _PROBE_WEIGHT
+        return text_weight(messages) + text_weight(tool for tool in tools or () if isinstance(tool, Mapping)) + probe
 
     def _whole(
         self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs, generation: bool
@@ -187,6 +190,11 @@ class TemplateRenderer:
                 f"{tail[:40]!r} here and with {junction.lead + junction.terminator!r} elsewhere"
             )
         return tail[len(junction.lead) :]
+
+    def _is_probed(self, kwargs: TemplateKwargs) -> bool:
+        key = self._key(kwargs)
+        with self._profiles_lock:
+            return key == self._default_key or key in self._profiles
 
     def _profile_under(self, kwargs: TemplateKwargs) -> TemplateProfile:
         key = self._key(kwargs)

@@ -34,7 +34,7 @@ from trio_sessions.errors import (
 )
 from trio_sessions.observe import Metrics, TurnOutcome
 from trio_sessions.render.base import Extension, Renderer
-from trio_sessions.service.offload import LONG_BYTES, Offloader
+from trio_sessions.service.offload import Offloader
 from trio_sessions.service.registry import SessionRegistry
 from trio_sessions.service.session import Session
 
@@ -210,8 +210,7 @@ class TurnPipeline:
         attachment = session.history.attach(prepared.messages, self._matcher)
         kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
         stored = attachment.tokens.materialize()
-        # Kwargs that are new to the renderer make it look at the template once more, which is long.
-        size = LONG_BYTES if prepared.template_kwargs else self._renderer.weight(attachment.appended)
+        size = self._renderer.weight(attachment.appended, tools=prepared.tools, kwargs=kwargs)
         if attachment.base is None:
             prompt = await self._offload(
                 lambda: self._renderer.render(attachment.appended, tools=prepared.tools, kwargs=kwargs),

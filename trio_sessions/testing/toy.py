@@ -75,7 +75,7 @@ class ToyRenderer:
         special = {TOY_START: b"<start>", TOY_END: b"<end>"}
         return b"".join(special.get(i, bytes([i % 256])) for i in token_ids.tolist()).decode(errors="replace")
 
-    def weight(self, messages: Sequence[Message]) -> int:
+    def weight(self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs) -> int:
         """See ``Renderer.weight``."""
         return sum(len(str(message.get("content"))) for message in messages)
 
