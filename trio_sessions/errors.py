@@ -103,9 +103,17 @@ class BadEngineAnswer(SessionError):
 
 
 class EngineUnreachable(SessionError):
-    """The engine could not be reached, did not answer in time, or broke off its answer."""
+    """The engine could not be reached, did not answer in time, or broke off its answer.
+
+    Attributes:
+        kind: class of the transport's error. Logs show it rather than the text, which may quote what came back.
+    """
 
     code: ClassVar[str] = "engine_unreachable"
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"backend transport error: {kind}: {text}")
+        self.kind = kind
 
 
 class ServerDraining(SessionError):

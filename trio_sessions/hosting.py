@@ -123,6 +123,7 @@ class AppServer:
         """Answer requests until ``stop``; ``task_status`` is told once they are answered."""
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.dup()))
         async with trio.open_nursery() as connections:
+            connections.start_soon(self._close_streams_when_cancelled)
             async with trio.open_nursery() as accepting:
                 await accepting.start(
                     partial(trio.serve_listeners, self._connection, [listener], handler_nursery=connections)
@@ -135,8 +136,6 @@ class AppServer:
             with trio.move_on_after(_CONNECTION_GRACE_SECONDS):
                 while self._streams:
                     await self._stream_ended.wait()
-            for stream in list(self._streams):
-                await trio.aclose_forcefully(stream)
             connections.cancel_scope.cancel()
         self._stopped.set()
 
@@ -148,11 +147,26 @@ class AppServer:
     async def _connection(self, stream: trio.SocketStream) -> None:
         self._streams.add(stream)
         try:
-            await TCPServer(self._app, self._config, self._context, ConnectionState({}), cast("Any", stream))
+            await _Connection(self._app, self._config, self._context, ConnectionState({}), cast("Any", stream))
         finally:
             self._streams.discard(stream)
             self._stream_ended.set()
             self._stream_ended = trio.Event()
+
+    async def _close_streams_when_cancelled(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            for stream in self._streams:
+                stream.socket.close()
+
+
+class _Connection(TCPServer):
+    """Ends when its client has closed it; Hypercorn's own waits for the idle timer and keeps the descriptor."""
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        await self.idle_task.stop()
 
 
 class _Incomplete(Enum):

@@ -452,7 +452,7 @@ class GatewayMachine(RuleBasedStateMachine):
                 )
             case _:
                 flight.failure = "backend transport error: ReadError: cut"
-                flight.held.answer(EngineUnreachable(flight.failure))
+                flight.held.answer(EngineUnreachable("ReadError", "cut"))
                 return
         if kind in ("ok", "no_stop_id", "empty"):
             flight.answer = json.loads(answer.body)

@@ -148,7 +148,7 @@ async def test_a_line_that_is_as_long_as_before_is_not_the_same_line(overlap: Ov
 
 
 @pytest.mark.parametrize(
-    "failure", [EngineUnreachable("gone"), EngineAnswer(500, (), b"{}"), EngineAnswer(200, (), b"{}")]
+    "failure", [EngineUnreachable("ReadError", "gone"), EngineAnswer(500, (), b"{}"), EngineAnswer(200, (), b"{}")]
 )
 async def test_a_failed_turn_does_not_make_an_overlapping_one_stale(overlap: Overlap, failure: Any) -> None:
     failing, good = await overlap.start(user("one")), await overlap.start(user("two"))

@@ -117,6 +117,18 @@ class TestKeepAliveWedge:
             assert (await connection.response()).status == 200
 
 
+class TestClosedByTheClient:
+    async def test_the_connection_is_given_up_at_once_not_when_it_has_been_idle_for_long(self) -> None:
+        async with serving_app(gateway_app(gateway()), keep_alive=60) as port:
+            stream = await trio.open_tcp_stream("127.0.0.1", port)
+            async with RawConnection(stream) as connection:
+                await connection.send(HEALTH)
+                assert (await connection.response()).status == 200
+                await stream.send_eof()
+                with trio.fail_after(5):
+                    assert await connection.closed()
+
+
 class TestKeepAliveTimeout:
     """The idle timer of a connection starts again after each answer."""
 

@@ -146,7 +146,14 @@ def _message(raw: msgspec.Raw | msgspec.UnsetType) -> dict[str, Any]:
         raise BadEngineAnswer(_NO_CONTENT)
     if not isinstance(message, dict):
         raise BadEngineAnswer("invalid chat completion response: message must be an object")
-    message.setdefault("role", "assistant")
+    # What is stored has to render, and the client has to be able to send it back.
+    if message.setdefault("role", "assistant") != "assistant":
+        raise BadEngineAnswer("invalid chat completion response: message.role must be assistant")
+    if not isinstance(message["content"], str | list):
+        raise BadEngineAnswer("invalid chat completion response: message.content must be a string")
+    calls = message.get("tool_calls")
+    if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
+        raise BadEngineAnswer("invalid chat completion response: message.tool_calls must be a list of objects")
     return message
 
 

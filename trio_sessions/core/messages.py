@@ -19,6 +19,7 @@ from trio_sessions.errors import ConfigurationError, MatcherFailed
 __all__ = [
     "MATCHERS",
     "Matcher",
+    "differing_fields",
     "identical",
     "loose_tool_call",
     "matching_prefix_length",
@@ -111,6 +112,11 @@ def matching_prefix_length(
         if not matches(left, right):
             return index
     return min(len(stored), len(replayed))
+
+
+def differing_fields(stored: Mapping[str, Any], replayed: Mapping[str, Any]) -> list[str]:
+    """Names of what a chat template reads in which the two differ; never what they say."""
+    return [key for key in _STRICT_KEYS if not strict({key: stored.get(key)}, {key: replayed.get(key)})]
 
 
 def identical(left: Any, right: Any) -> bool:

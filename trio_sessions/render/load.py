@@ -63,7 +63,7 @@ def load_renderer(
     source = str(builtin_tokenizer_path()) if tokenizer == BUILTIN else tokenizer
     loaded = _load(source)
     if chat_template is None and not loaded.chat_template:
-        raise ConfigurationError(f"tokenizer {tokenizer!r} has no chat template; give one with --chat-template FILE")
+        raise ConfigurationError(f"--tokenizer: {tokenizer!r} has no chat template; give one with --chat-template FILE")
     return TemplateRenderer(
         ChatTemplate(loaded, chat_template),
         TextCodec(loaded, eos_ids=_generation_eos(source)),
@@ -84,7 +84,7 @@ def _load(source: str) -> Any:
     except Exception as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ConfigurationError(
-            f"cannot load tokenizer {source!r} ({reason}); "
+            f"--tokenizer: cannot load {source!r} ({reason}); "
             f"give {BUILTIN}, a folder with tokenizer.json and tokenizer_config.json, or a hub id that can be reached"
         ) from error
 

@@ -6,6 +6,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Final
 
 import numpy as np
@@ -229,7 +230,8 @@ class TemplateRenderer:
     def _key(self, kwargs: TemplateKwargs) -> str:
         # A kwarg that the template does not mention cannot matter, and must not cost a probe.
         mentioned = {name: value for name, value in kwargs.items() if self._template.mentions(name)}
-        return json.dumps(mentioned, sort_keys=True, default=repr)
+        # Values are a client's and may be long; what is kept of them must not be.
+        return sha256(json.dumps(mentioned, sort_keys=True, default=repr).encode()).hexdigest()
 
     def _without_separator(self, ids: TokenIds) -> TokenIds:
         separator = self._profile.separator

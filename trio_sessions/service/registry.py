@@ -37,7 +37,13 @@ class SessionRegistry:
         self._idle.set()
 
     def create(self) -> Session:
-        """A new, empty session."""
+        """A new, empty session.
+
+        Raises:
+            ServerDraining: shutdown has begun.
+        """
+        if self._draining:
+            raise ServerDraining("the server is shutting down and takes no more sessions")
         session = Session(self._new_id(), self._new_history())
         self._sessions[session.id] = session
         self._metrics.sessions_open.set(len(self._sessions))

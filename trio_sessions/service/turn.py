@@ -141,10 +141,13 @@ class TurnPipeline:
                 return reply
         except SessionError as error:
             outcome = _outcome_of(error)
-            # Only what an engine did is told in full: the other texts may quote the conversation.
-            text = {"error": str(error)} if outcome == "engine_error" else {}
-            log.info("turn failed", code=error.code, **text)
-            log.debug("turn failed", code=error.code, error=str(error))
+            # Most texts may quote the conversation.
+            tell = log.info if outcome == "refused" else log.warning
+            tell("turn failed", code=error.code, **_harmless(error))
+            log.debug("why the turn failed", error=str(error))
+            raise
+        except trio.Cancelled:
+            log.info("turn cancelled")
             raise
         except Exception:
             outcome = "failed"
@@ -181,7 +184,7 @@ class TurnPipeline:
         answered = trio.current_time()
         self._metrics.engine_seconds.observe(answered - asked)
         if answer.status != 200:
-            log.info("engine refused the turn", status=answer.status)
+            log.warning("the engine refused the turn", status=answer.status)
             return "engine_error", pass_through(answer)
         digest = await self._offload(
             lambda: _digest(answer, dialect, plan.request.input_ids, stream=prepared.stream),
@@ -191,7 +194,7 @@ class TurnPipeline:
         # From here on the turn is decided: a client that goes away now no longer takes it back.
         with trio.CancelScope(shield=True):
             async with session.lock:
-                outcome = self._commit(session, request, plan, digest, arrived)
+                outcome = self._commit(session, request, plan, digest, arrived, log)
         overhead = (trio.current_time() - began) - (answered - asked)
         self._metrics.overhead_seconds.observe(overhead)
         log.info(
@@ -238,13 +241,21 @@ class TurnPipeline:
         for index, message in enumerate(attachment.appended, start=len(attachment.stored)):
             if message["role"] not in allowed:
                 session.history.settle_refused_role(attachment)
+                because = f" ({attachment.divergence})" if attachment.divergence else ""
                 raise AppendRoleNotSupported(
                     f"appended message at index {index} has role={message['role']!r}, allowed={sorted(allowed)}"
+                    f"{because}"
                     "; the selected TITO fixed template does not support appending this role"
                 )
 
     def _commit(
-        self, session: Session, request: TurnRequest, plan: _Plan, digest: _Digest, arrived: float
+        self,
+        session: Session,
+        request: TurnRequest,
+        plan: _Plan,
+        digest: _Digest,
+        arrived: float,
+        log: structlog.stdlib.BoundLogger,
     ) -> TurnOutcome:
         if session.closed:
             return "closed"
@@ -259,6 +270,8 @@ class TurnPipeline:
         )
         checkpoint = self._checkpoint(request, plan, digest, arrived)
         session.history.commit(plan.attachment, checkpoint)
+        if plan.attachment.discards:
+            log.warning("the turn takes the place of the last one", because=plan.attachment.divergence)
         self._metrics.prompt_tokens.inc(len(plan.request.input_ids))
         self._metrics.sampled_tokens.inc(len(digest.completion.token_ids))
         self._metrics.rollbacks.inc(plan.attachment.discards)
@@ -301,6 +314,17 @@ def _digest(answer: EngineAnswer, dialect: Dialect, prompt: TokenIds, *, stream:
         raise BadEngineAnswer(f"invalid chat completion response: {error}") from error
     compacted = EngineAnswer(status=answer.status, headers=answer.headers, body=response)
     return _Digest(completion=completion, response=response, reply=dialect.encode(compacted, stream=stream))
+
+
+def _harmless(error: SessionError) -> dict[str, str]:
+    """What the log may say of an error beside its code."""
+    match error:
+        case EngineUnreachable():
+            return {"kind": error.kind}
+        case BadEngineAnswer():
+            return {"error": str(error)}
+        case _:
+            return {}
 
 
 def _outcome_of(error: SessionError) -> TurnOutcome:

@@ -128,6 +128,7 @@ class Attachment:
         replayed: index to message where the client's spelling of the prefix is not the stored one.
         ticket: the state of the history it was decided on; a commit compares it.
         discards: how many checkpoints a commit gives up.
+        divergence: where and in which fields the request leaves the stored history; empty where it extends it.
     """
 
     base: Checkpoint | None
@@ -136,6 +137,7 @@ class Attachment:
     replayed: Mapping[int, Message]
     ticket: int
     discards: int
+    divergence: str = ""
 
     @classmethod
     def at(
@@ -146,6 +148,7 @@ class Attachment:
         *,
         ticket: int,
         discards: int,
+        divergence: str = "",
     ) -> Attachment:
         """The attachment of ``request`` at ``base``, whose messages are ``stored``."""
         return cls(
@@ -159,6 +162,7 @@ class Attachment:
             },
             ticket=ticket,
             discards=discards,
+            divergence=divergence,
         )
 
     @property
