@@ -43,6 +43,7 @@ def _nested(depth: int) -> dict[str, Any]:
         ("host", "a\0b", "--host"),
         ("lora", "a\udcffb", "--lora"),
         ("chat_template_kwargs", {"x": "\ud800"}, "--chat-template-kwargs"),
+        ("chat_template_kwargs", {"x": float("nan")}, "--chat-template-kwargs"),
         ("chat_template_kwargs", _nested(200), "--chat-template-kwargs"),
     ],
 )

@@ -5,10 +5,12 @@ Where they come from (command line, environment, file) is the business of ``trio
 
 from __future__ import annotations
 
+import json as stdlib_json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
@@ -95,6 +97,7 @@ class Settings:
         _require_text("--host", self.host)
         _require_text("--lora", self.lora or "")
         _require_json("--chat-template-kwargs", self.chat_template_kwargs)
+        object.__setattr__(self, "chat_template_kwargs", MappingProxyType(dict(self.chat_template_kwargs)))
         _require(
             self.num_layers is None or self.num_layers > 0,
             f"--num-layers must be positive, got {self.num_layers}",
@@ -142,8 +145,9 @@ def _require_text(option: str, value: str) -> None:
 
 def _require_json(option: str, value: Mapping[str, Any]) -> None:
     try:
-        json.decode(json.encode(dict(value)))
-    except (json.InvalidJSON, ValueError, TypeError, RecursionError) as error:
+        # Strict, where our own encoder would write null for a number that is not finite.
+        json.decode(stdlib_json.dumps(dict(value), allow_nan=False, ensure_ascii=False).encode())
+    except (ValueError, TypeError, RecursionError) as error:
         raise ConfigurationError(f"{option} must be a JSON object: {error}") from error
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "AddressInUse",
     "AppendRoleNotSupported",
     "BadEngineAnswer",
     "ConfigurationError",
     "EngineUnreachable",
     "InvalidRequest",
     "MatcherFailed",
+    "NotProxied",
     "PrefixMismatch",
     "RollbackRefused",
     "ServerDraining",
@@ -38,6 +40,18 @@ class ConfigurationError(SessionError):
     """A setting is wrong, or the parts it names do not fit together; found before serving starts."""
 
     code: ClassVar[str] = "configuration_error"
+
+
+class AddressInUse(ConfigurationError):
+    """The address to listen on cannot be bound; it may be free later."""
+
+    code: ClassVar[str] = "address_in_use"
+
+
+class NotProxied(SessionError):
+    """The path is not one that is passed on to the engine."""
+
+    code: ClassVar[str] = "not_proxied"
 
 
 class SessionNotFound(SessionError):

@@ -7,6 +7,7 @@ import logging
 import queue
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Literal, TextIO, get_args
@@ -132,8 +133,27 @@ class LogWriter:
             self._lines.task_done()
 
 
+class _FromLogging(logging.Handler):
+    """Hands on what the HTTP server logs through the standard library: where it failed, not what it was told."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        log = structlog.get_logger(record.name)
+        if error is None:
+            log.warning("http server", message=record.getMessage())
+        else:
+            stack = "".join(traceback.format_tb(error.__traceback__))
+            log.error("http server", kind=type(error).__name__, stack=stack)
+
+
 def configure_logging(level: LogLevel, log_format: LogFormat) -> None:
-    """Send this process's log lines to stderr, as text for people or one JSON object a line."""
+    """Send this process's log lines to stderr, as text for people or one JSON object a line.
+
+    For a process of its own: it sets what structlog does for the whole process.
+    """
+    server = logging.getLogger("trio_sessions.hypercorn")
+    server.handlers = [_FromLogging()]
+    server.propagate = False
     renderer: Callable[..., str | bytes] = (
         structlog.processors.JSONRenderer()
         if log_format == "json"

@@ -48,7 +48,6 @@ def _check_exact(completion: Completion, body: bytes) -> None:
 def test_a_legal_answer_is_taken_to_the_bit(body):
     completion = extract_completion(body)
     _check_exact(completion, body)
-    assert completion.prompt_tokens == json.loads(body)["choices"][0]["meta_info"].get("prompt_tokens")
 
 
 @settings(PATIENT, max_examples=150)

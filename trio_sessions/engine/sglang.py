@@ -21,6 +21,8 @@ __all__ = ["SGLangEngine"]
 # hundreds are in flight. Sessions are therefore spread over several pools.
 _SHARDS: Final = 16
 _CONNECT_TIMEOUT_SECONDS: Final = 10.0
+# Below the five seconds of uvicorn, which engines are served by: a connection that it is about to close is not used.
+_KEEP_ALIVE_SECONDS: Final = 4.0
 
 
 class SGLangEngine:
@@ -44,9 +46,13 @@ class SGLangEngine:
                 verify=tls,
                 follow_redirects=False,
                 timeout=httpx.Timeout(None, connect=min(_CONNECT_TIMEOUT_SECONDS, timeout)),
+                # Compressing between neighbours costs both of them more than it saves.
+                headers={"accept-encoding": "identity"},
                 # What one session's answer sets is nothing to another's requests.
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0),
+                limits=httpx.Limits(
+                    max_connections=None, max_keepalive_connections=64, keepalive_expiry=_KEEP_ALIVE_SECONDS
+                ),
             )
             for _ in range(_SHARDS)
         ]

@@ -6,9 +6,10 @@ Whatever can fail is done before the first thing is changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import structlog
@@ -135,8 +136,8 @@ class TurnPipeline:
         log = self._log.bind(session=session.id, turn=session.next_turn_number())
         outcome: TurnOutcome = "cancelled"
         try:
-            with self._registry.running_turn(session):
-                async with session.turn_nursery():
+            with self._registry.running(session), self._metrics.turns_in_flight.track_inprogress():
+                async with session.request_nursery():
                     outcome, reply = await self._turn(session, request, dialect, arrived, log)
                 return reply
         except SessionError as error:
@@ -167,7 +168,7 @@ class TurnPipeline:
         prepared = await self._offload(lambda: prepare_chat_request(request.body, self._policy), size=len(request.body))
         async with session.lock:
             session.ensure_open()
-            plan = await self._plan(session, prepared)
+            plan = await self._plan(session, prepared, size=len(request.body))
         body = await self._offload(plan.request.encode, size=len(request.body) + 4 * len(plan.request.input_ids))
 
         asked = trio.current_time()
@@ -185,7 +186,7 @@ class TurnPipeline:
         self._metrics.engine_seconds.observe(answered - asked)
         if answer.status != 200:
             log.warning("the engine refused the turn", status=answer.status)
-            return "engine_error", pass_through(answer)
+            return "engine_error", await self._offload(partial(pass_through, answer), size=len(answer.body))
         digest = await self._offload(
             lambda: _digest(answer, dialect, plan.request.input_ids, stream=prepared.stream),
             size=len(answer.body),
@@ -209,44 +210,46 @@ class TurnPipeline:
         )
         return outcome, digest.reply
 
-    async def _plan(self, session: Session, prepared: PreparedRequest) -> _Plan:
-        attachment = session.history.attach(prepared.messages, self._matcher)
+    async def _plan(self, session: Session, prepared: PreparedRequest, *, size: int) -> _Plan:
+        # The lock is held, so that the history stays as it is while a thread looks at it.
+        attachment = await self._offload(lambda: session.history.attach(prepared.messages, self._matcher), size=size)
         kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
         stored = attachment.tokens.materialize()
-        size = self._renderer.weight(attachment.appended, tools=prepared.tools, kwargs=kwargs)
+        weight = self._renderer.weight(attachment.appended, tools=prepared.tools, kwargs=kwargs)
         if attachment.base is None:
             prompt = await self._offload(
                 lambda: self._renderer.render(attachment.appended, tools=prepared.tools, kwargs=kwargs),
-                size=size,
+                size=weight,
             )
             extension = Extension(keep=0, token_ids=prompt)
         else:
-            self._check_roles(session, attachment)
-            extension = await self._offload(
-                lambda: self._renderer.extend(
-                    stored,
-                    stored_messages=attachment.stored,
-                    appended=attachment.appended,
-                    tools=prepared.tools,
-                    kwargs=kwargs,
-                ),
-                size=size,
-            )
+            try:
+                extension = await self._offload(lambda: self._extend(attachment, stored, prepared, kwargs), size=weight)
+            except AppendRoleNotSupported:
+                session.history.settle_refused_role(attachment)
+                raise
         input_ids = np.concatenate([stored[: extension.keep], extension.token_ids])
         request = prepared.engine_request(input_ids, template_kwargs=kwargs, stored_tokens=len(stored))
         return _Plan(attachment=attachment, stored=stored, extension=extension, request=request)
 
-    def _check_roles(self, session: Session, attachment: Attachment) -> None:
-        allowed = self._renderer.appendable_roles
+    def _extend(
+        self, attachment: Attachment, stored: TokenIds, prepared: PreparedRequest, kwargs: Mapping[str, Any]
+    ) -> Extension:
+        allowed = self._renderer.appendable_roles(kwargs)
         for index, message in enumerate(attachment.appended, start=len(attachment.stored)):
             if message["role"] not in allowed:
-                session.history.settle_refused_role(attachment)
                 because = f" ({attachment.divergence})" if attachment.divergence else ""
                 raise AppendRoleNotSupported(
                     f"appended message at index {index} has role={message['role']!r}, allowed={sorted(allowed)}"
-                    f"{because}"
-                    "; the selected TITO fixed template does not support appending this role"
+                    f"{because}; the selected TITO fixed template does not support appending this role"
                 )
+        return self._renderer.extend(
+            stored,
+            stored_messages=attachment.stored,
+            appended=attachment.appended,
+            tools=prepared.tools,
+            kwargs=kwargs,
+        )
 
     def _commit(
         self,
@@ -290,7 +293,7 @@ class TurnPipeline:
                 request_timestamp=arrived,
                 method=request.method,
                 request_fields=plan.request.fields,
-                replayed=plan.attachment.replayed,
+                respelled=plan.attachment.respelled,
                 response=digest.response,
                 status_code=200,
             ),
