@@ -12,7 +12,7 @@ import pytest
 from tests.cli.conftest import clean_environment
 from trio_sessions import __version__
 from trio_sessions.cli.app import main
-from trio_sessions.cli.options import CONFIG, DEMO_OPTIONS, ENGINE_OPTIONS, SERVE_OPTIONS
+from trio_sessions.cli.options import CONFIG, DEMO_OPTIONS, ENGINE_OPTIONS, SERVE_OPTIONS, VERIFY_OPTIONS
 from trio_sessions.cli.reference import render_reference
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
@@ -20,7 +20,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 
 @pytest.mark.parametrize(
     ("command", "options"),
-    [("serve", (*SERVE_OPTIONS, CONFIG)), ("engine", ENGINE_OPTIONS), ("demo", DEMO_OPTIONS)],
+    [
+        ("serve", (*SERVE_OPTIONS, CONFIG)),
+        ("engine", ENGINE_OPTIONS),
+        ("verify", VERIFY_OPTIONS),
+        ("demo", DEMO_OPTIONS),
+    ],
 )
 def test_help_lists_every_option_with_its_default_and_meaning(capsys, monkeypatch, command, options):
     monkeypatch.setenv("COLUMNS", "400")
@@ -29,14 +34,14 @@ def test_help_lists_every_option_with_its_default_and_meaning(capsys, monkeypatc
     for option in options:
         line = next(line for line in text.splitlines() if f" {option.flag} " in line)
         assert option.meaning in line
-        assert f"[default: {option.default_text}]" in line
+        assert ("[required]" if option.positional else f"[default: {option.default_text}]") in line
         assert (f"[env: {option.variable}]" in line) is (command == "serve")
 
 
 def test_no_arguments_show_the_commands(capsys):
     assert main([]) == 0
     text = capsys.readouterr().out
-    assert all(command in text for command in ("serve", "engine", "demo"))
+    assert all(command in text for command in ("serve", "engine", "verify", "demo"))
 
 
 def test_version(capsys):

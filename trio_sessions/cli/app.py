@@ -16,7 +16,7 @@ from cyclopts import App, CycloptsError, Parameter, UnknownCommandError, UnusedC
 
 from trio_sessions import __version__
 from trio_sessions.cli.complaint import INTERRUPTED, PROGRAM, WRONG_USE, complain
-from trio_sessions.cli.options import CONFIG, DEMO_OPTIONS, ENGINE_OPTIONS, SERVE_OPTIONS, Option
+from trio_sessions.cli.options import CONFIG, DEMO_OPTIONS, ENGINE_OPTIONS, SERVE_OPTIONS, VERIFY_OPTIONS, Option
 from trio_sessions.cli.resolve import (
     Arguments,
     config_path,
@@ -71,6 +71,7 @@ def build_app() -> App:
     )
     _add(app, "serve", _serve, (*SERVE_OPTIONS, CONFIG), environment=True)
     _add(app, "engine", _engine, ENGINE_OPTIONS)
+    _add(app, "verify", _verify, VERIFY_OPTIONS)
     _add(app, "demo", _demo, DEMO_OPTIONS)
     return app
 
@@ -108,6 +109,18 @@ async def _demo(arguments: Arguments) -> int:
     return await run_and_show(**values)
 
 
+async def _verify(arguments: Arguments) -> int:
+    """Check whether a model's chat template can be served exactly, and show what was found out about it.
+
+    The exit status is 0 if every conversation of the matrix passed, 1 if one failed, 2 if the template is refused.
+    """
+    values = parse_arguments(VERIFY_OPTIONS, arguments)
+
+    from trio_sessions.cli.verify import verify_and_show
+
+    return await verify_and_show(**values)
+
+
 def _add(
     app: App,
     name: str,
@@ -117,8 +130,10 @@ def _add(
     environment: bool = False,
 ) -> None:
     """Register a command whose parameters are ``options``."""
+    places = [option.field for option in options if option.positional]
 
-    async def command(**given: str | bool | None) -> int:
+    async def command(*placed: str, **named: str | bool | None) -> int:
+        given: dict[str, str | bool | None] = {**dict(zip(places, placed, strict=True)), **named}
         return await run({field: value for field, value in given.items() if value is not None})
 
     command.__doc__ = run.__doc__
@@ -126,8 +141,8 @@ def _add(
         [
             inspect.Parameter(
                 option.field,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None,
+                inspect.Parameter.POSITIONAL_ONLY if option.positional else inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if option.positional else None,
                 annotation=_annotation(option, environment=environment),
             )
             for option in options
@@ -141,7 +156,7 @@ def _annotation(option: Option, *, environment: bool) -> Any:
     return Annotated[
         bool | None if option.kind.is_flag else str | None,
         Parameter(
-            name=option.flag,
+            name=None if option.positional else option.flag,
             help=meaning,
             metavar=option.kind.metavar or None,
             show_default=lambda _: option.default_text,

@@ -13,14 +13,14 @@ __all__ = ["check_family", "check_matcher", "check_tokenizer"]
 _PATHS: Final = ("/", "./", "../", "~")
 
 
-def check_tokenizer(tokenizer: str) -> None:
+def check_tokenizer(tokenizer: str, *, name: str = "--tokenizer") -> None:
     """Refuse what can only be a folder and is none; without this it would be looked for on the hub.
 
     Raises:
-        ConfigurationError: no folder is there; the text names the option.
+        ConfigurationError: no folder is there; the text starts with ``name``, the option.
     """
     if tokenizer.startswith(_PATHS) and not Path(tokenizer).is_dir():
-        raise ConfigurationError(f"--tokenizer: {tokenizer} is not a folder")
+        raise ConfigurationError(f"{name}: {tokenizer} is not a folder")
 
 
 def check_family(family: str) -> None:

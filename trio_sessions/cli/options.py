@@ -21,6 +21,7 @@ __all__ = [
     "ENGINE_OPTIONS",
     "ENVIRONMENT_PREFIX",
     "SERVE_OPTIONS",
+    "VERIFY_OPTIONS",
     "Option",
     "options_by_field",
 ]
@@ -38,6 +39,7 @@ class Option:
         meaning: one sentence for the help.
         default: value when nobody sets it; None for "not set".
         unset: what "not set" amounts to, for the help.
+        positional: whether it is given by its place on the command line, which it then has to be, and not by name.
     """
 
     field: str
@@ -45,10 +47,13 @@ class Option:
     meaning: str
     default: Any = None
     unset: str = "not set"
+    positional: bool = False
 
     @property
     def flag(self) -> str:
         """Its spelling on the command line."""
+        if self.positional:
+            return self.field.upper()
         return "--" + self.field.replace("_", "-")
 
     @property
@@ -216,4 +221,23 @@ ENGINE_OPTIONS: Final = (
 
 DEMO_OPTIONS: Final = (
     Option("seed", kinds.INTEGER, "Seed of what the engine samples; the same seed gives the same tokens.", 0),
+)
+
+VERIFY_OPTIONS: Final = (
+    Option(
+        "tokenizer",
+        kinds.text("PATH_OR_ID"),
+        f"Tokenizer to check, with its chat template: {BUILTIN_TOKENIZER}, a folder, or a hub id.",
+        unset="required",
+        positional=True,
+    ),
+    Option("family", kinds.text("NAME|auto"), "Model family whose chat format is rendered.", _DEFAULTS.family),
+    Option("chat_template", kinds.FILE, "File with the jinja text of a chat template.", unset="the tokenizer's own"),
+    Option(
+        "chat_template_kwargs",
+        kinds.JSON_OBJECT,
+        "Values for the chat template's variables, as for serve.",
+        _DEFAULTS.chat_template_kwargs,
+    ),
+    Option("json", kinds.FLAG, "Print one JSON object instead of tables.", False),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from trio_sessions.cli.options import CONFIG, DEMO_OPTIONS, ENGINE_OPTIONS, SERVE_OPTIONS, Option
+from trio_sessions.cli.options import CONFIG, DEMO_OPTIONS, ENGINE_OPTIONS, SERVE_OPTIONS, VERIFY_OPTIONS, Option
 
 __all__ = ["render_reference"]
 
@@ -42,6 +42,15 @@ Ctrl-C or SIGTERM is 0.
 
 """
 
+_VERIFY: Final = """
+## trio-sessions verify
+
+Checks whether a chat template can be served exactly, and shows what was found out about it; see
+[How exactness is kept](exactness.md). Exit status 0: every conversation passed; 1: one failed; 2: wrong use, or the
+template is refused.
+
+"""
+
 _TAIL: Final = """
 `trio-sessions --help` and `trio-sessions COMMAND --help` show the same; `trio-sessions --version` shows the version.
 """
@@ -55,6 +64,8 @@ def render_reference() -> str:
             _table((*SERVE_OPTIONS, CONFIG), environment=True),
             "\n## trio-sessions engine\n\nThe embedded toy engine alone.\n\n",
             _table(ENGINE_OPTIONS, environment=False),
+            _VERIFY,
+            _table(VERIFY_OPTIONS, environment=False),
             "\n## trio-sessions demo\n\nEngine, gateway and an agent that takes three turns, in one process.\n\n",
             _table(DEMO_OPTIONS, environment=False),
             _TAIL,
@@ -66,7 +77,7 @@ def _table(options: tuple[Option, ...], *, environment: bool) -> str:
     heads = ["Option", *(["Environment variable"] if environment else []), "Default", "Meaning"]
     rows = [_row(heads), _row(["---"] * len(heads))]
     for option in options:
-        name = f"`{option.flag} {option.kind.metavar}`".replace(" `", "`")
+        name = f"`{option.flag} {'' if option.positional else option.kind.metavar}`".replace(" `", "`")
         default = option.default_text if option.default is None else f"`{option.default_text}`"
         rows.append(_row([name, *([f"`{option.variable}`"] if environment else []), default, option.meaning]))
     return "".join(rows)

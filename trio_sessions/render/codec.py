@@ -83,6 +83,23 @@ class TextCodec:
         except (TypeError, ValueError, KeyError, IndexError, OverflowError) as error:
             raise TokenizationFailed(f"the tokenizer cannot decode the ids: {error}") from error
 
+    def split(self, token_id: int) -> list[tuple[int, int]]:
+        """Pairs of ids that together spell what ``token_id`` spells, as a sampler may; none for an added token."""
+        if token_id in self.added_text:
+            return []
+        token = self._tokenizer.convert_ids_to_tokens(token_id)
+        # Tokenizers in Python may keep their pieces as bytes.
+        if not isinstance(token, str):
+            return []
+        pairs: list[tuple[int, int]] = []
+        for cut in range(1, len(token)):
+            halves = [token[:cut], token[cut:]]
+            left, right = self._tokenizer.convert_tokens_to_ids(halves)
+            # What is not in the vocabulary is answered with the unknown token.
+            if None not in (left, right) and self._tokenizer.convert_ids_to_tokens([left, right]) == halves:
+                pairs.append((int(left), int(right)))
+        return pairs
+
     def first_added(self, text: str) -> tuple[int, int] | None:
         """The first added token in ``text`` that is more than white space: (position in the text, id), or None."""
         for token_id in self.encode(text):

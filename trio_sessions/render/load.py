@@ -11,7 +11,6 @@ from typing import Any, Final
 from trio_sessions.config import BUILTIN_TOKENIZER
 from trio_sessions.data import builtin_tokenizer_path
 from trio_sessions.errors import ConfigurationError
-from trio_sessions.render.base import Renderer
 from trio_sessions.render.codec import TextCodec
 from trio_sessions.render.jinja import ChatTemplate
 from trio_sessions.render.template import TemplateRenderer
@@ -43,7 +42,7 @@ def load_renderer(
     family: str = "auto",
     chat_template: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-) -> Renderer:
+) -> TemplateRenderer:
     """Load a tokenizer, probe its chat template and make the renderer.
 
     Takes seconds for a large vocabulary, and may read from the network for a hub id: call it from a thread.

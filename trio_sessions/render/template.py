@@ -115,7 +115,7 @@ class TemplateRenderer:
         kwargs: TemplateKwargs,
     ) -> Extension:
         """See ``Renderer.extend``; of ``stored_messages`` only the number is used, for error texts."""
-        profile = self._profile_under(kwargs)
+        profile = self.profile_under(kwargs)
         junction = _junction(profile, appended, first_index=len(stored_messages))
         suffix = self._suffix(profile, junction, appended, tools, kwargs, first_index=len(stored_messages))
         ids = self._codec.encode(suffix)
@@ -200,7 +200,25 @@ class TemplateRenderer:
         with self._profiles_lock:
             return key == self._default_key or key in self._profiles
 
-    def _profile_under(self, kwargs: TemplateKwargs) -> TemplateProfile:
+    def encode(self, text: str) -> list[int]:
+        """Ids of ``text`` as it stands.
+
+        Raises:
+            InvalidRequest: the text holds what no encoding can express.
+            TokenizationFailed: the tokenizer refused it.
+        """
+        return self._codec.encode(text)
+
+    def split_token(self, token_id: int) -> list[tuple[int, int]]:
+        """Pairs of ids that spell what ``token_id`` spells; see ``TextCodec.split``."""
+        return self._codec.split(token_id)
+
+    def profile_under(self, kwargs: TemplateKwargs) -> TemplateProfile:
+        """What the probe found under ``kwargs``; probed now if it was not before.
+
+        Raises:
+            InvalidRequest: the template cannot be used under these kwargs.
+        """
         key = self._key(kwargs)
         if key == self._default_key:
             return self._profile

@@ -1,0 +1,104 @@
+"""Real templates: what the probe finds, and the matrix of conversations under each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from tests.render.real import template_of, unpack
+from trio_sessions.errors import ConfigurationError
+from trio_sessions.render.load import load_renderer
+from trio_sessions.render.verify import verify_renderer
+
+DROPPED = "the template drops the message"
+MOVED = "the template moves the message before the assistant turn"
+HISTORY = "depends on the history"
+GLM_STOPS = {"<|endoftext|>", "<|user|>", "<|observation|>", "<|system|>"}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a template is known to do."""
+
+    roles: set[str]
+    refused: dict[str, str]
+    stops: set[str]
+    arguments: str = "object"
+    content: str = "string"
+    trim: int = 0
+
+
+def chatml(*roles: str, **refused: str) -> Facts:
+    return Facts(set(roles), refused, {"<|im_end|>"})
+
+
+def deepseek(*roles: str, arguments: str = "string", **refused: str) -> Facts:
+    return Facts(set(roles), refused, {"<｜end▁of▁sentence｜>"}, arguments)
+
+
+GLM = Facts({"user", "tool", "system"}, {"developer": DROPPED}, GLM_STOPS, trim=1)
+OLD_GLM = Facts({"user"}, {"tool": DROPPED, "system": MOVED, "developer": DROPPED}, {"<|user|>"}, trim=1)
+QWEN35 = chatml("user", "tool", system="System message must be at the beginning", developer="Unexpected message role")
+MINIMAX = Facts({"user", "tool"}, {"system": DROPPED, "developer": DROPPED}, {"[e~["})
+FAMILIES = {
+    "qwen-2.5": chatml("user", "tool", "system", developer=DROPPED),
+    "qwq-32b": chatml("user", "tool", "system", developer=DROPPED),
+    "qwen-3.5": QWEN35,
+    "qwen-3.6": QWEN35,
+    "glm-4-32b-0414": OLD_GLM,
+    "glm-z1-32b-0414": OLD_GLM,
+    "glm-4.5v": GLM,
+    "glm-4.6v": GLM,
+    "glm-4.7-flash": GLM,
+    "glm-5": GLM,
+    "glm-5.1": GLM,
+    "glm-5.2": GLM,
+    "minimax-m1-40k": Facts(
+        {"user"},
+        {"tool": "has no attribute 'name'", "system": MOVED, "developer": DROPPED},
+        {"<end_of_sentence>"},
+        content="parts",
+    ),
+    "minimax": MINIMAX,
+    "minimax-m3": MINIMAX,
+    "deepseek-v2": deepseek("user", "system", arguments="object", tool=DROPPED, developer=DROPPED),
+    "deepseek-v3": deepseek("user", arguments="object", tool=HISTORY, system=MOVED, developer=DROPPED),
+    "deepseek-r1": deepseek("user", tool=HISTORY, system=MOVED, developer=DROPPED),
+    "deepseek-r1-0528-qwen3-8b": deepseek("user", "tool", system=MOVED, developer=DROPPED),
+    "deepseek-v3.1": deepseek("user", "tool", system=MOVED, developer=DROPPED),
+}
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("tokenizers")
+
+
+@pytest.mark.parametrize("model", FAMILIES)
+def test_a_family_is_probed_and_passes_the_matrix(model, folder):
+    facts = FAMILIES[model]
+    renderer = load_renderer(str(unpack(model, folder)), chat_template=template_of(model))
+    profile = renderer.profile
+    assert profile.appendable_roles == facts.roles
+    assert profile.refused.keys() == facts.refused.keys()
+    assert all(reason in profile.refused[role] for role, reason in facts.refused.items())
+    assert {renderer.decode([stop]) for stop in profile.stop_ids} == facts.stops
+    assert (profile.form.arguments, profile.form.content) == (facts.arguments, facts.content)
+    assert profile.max_trim_tokens == facts.trim
+    report = verify_renderer(renderer)
+    assert report.passed, str(report)
+    # A case is skipped for a refused role or a template that says no, and most are not.
+    assert report.count("passed") >= 15
+    assert all(case.detail for case in report.cases if case.outcome == "skipped")
+
+
+@pytest.mark.parametrize("model", ["deepseek-v3.2", "deepseek-v4"])
+def test_a_model_without_a_template_is_refused_in_words(model, folder):
+    with pytest.raises(ConfigurationError, match="has no chat template; give one with --chat-template FILE"):
+        load_renderer(str(unpack(model, folder)))
+
+
+def test_a_template_that_separates_turns_by_text_alone_is_refused_with_the_reason(folder):
+    with pytest.raises(ConfigurationError, match="no control token separates the assistant turn from what follows"):
+        load_renderer(str(unpack("deepseek-vl2-small", folder)))
