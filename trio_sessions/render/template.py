@@ -88,7 +88,7 @@ class TemplateRenderer:
 
     def appendable_roles(self, kwargs: TemplateKwargs) -> frozenset[str]:
         """See ``Renderer.appendable_roles``."""
-        return self._profile_under(kwargs).appendable_roles
+        return self.profile_under(kwargs).appendable_roles
 
     def effective_kwargs(self, requested: TemplateKwargs) -> dict[str, Any]:
         """See ``Renderer.effective_kwargs``; names that belong to the gateway are refused."""
@@ -129,7 +129,7 @@ class TemplateRenderer:
         self, expected: TokenIds, actual: TokenIds, sampled: npt.NDArray[np.bool_], *, kwargs: TemplateKwargs
     ) -> list[Mismatch]:
         """See ``Renderer.compare``; what the template writes after the last terminator is not compared."""
-        profile = self._profile_under(kwargs)
+        profile = self.profile_under(kwargs)
         return compare_token_ids(
             self._without_separator(expected, profile),
             actual,
@@ -152,7 +152,7 @@ class TemplateRenderer:
     def _whole(
         self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs, generation: bool
     ) -> TokenIds:
-        profile = self._profile_under(kwargs)
+        profile = self.profile_under(kwargs)
         text = self._template.render(
             normalize_messages(messages, profile.form),
             tools=engine_tools(tools, profile.tools),
