@@ -57,7 +57,8 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[Running] = t
         ExceptionGroup: a service crashed.
     """
     with bind(settings.host, settings.port) as listener:
-        renderer = await trio.to_thread.run_sync(partial(_load_renderer, settings))
+        # Abandoned, so that Ctrl-C need not wait for a hub that does not answer.
+        renderer = await trio.to_thread.run_sync(partial(_load_renderer, settings), abandon_on_cancel=True)
         async with trio.open_nursery() as services:
             engine_url = settings.engine or await services.start(_run_embedded_engine, settings)
             async with SGLangEngine(engine_url, timeout=settings.engine_timeout) as engine:
@@ -95,7 +96,7 @@ async def _run_embedded_engine(
     # Only a gateway without an engine of its own pays for this import.
     from trio_sessions.engine.embedded import EmbeddedEngine, serve_engine
 
-    engine = await trio.to_thread.run_sync(partial(EmbeddedEngine, settings.tokenizer))
+    engine = await trio.to_thread.run_sync(partial(EmbeddedEngine, settings.tokenizer), abandon_on_cancel=True)
     await serve_engine(engine, task_status=task_status)
 
 

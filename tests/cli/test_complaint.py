@@ -56,7 +56,7 @@ def test_what_is_not_an_interrupt_is_not_hidden(monkeypatch):
         raise BaseExceptionGroup("", [SystemExit(3)])
 
     monkeypatch.setattr(cli_app, "_demo", broken)
-    with pytest.raises(BaseExceptionGroup):
+    with pytest.RaisesGroup(SystemExit):
         cli_app.main(["demo"])
 
 

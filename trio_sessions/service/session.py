@@ -69,16 +69,18 @@ class Session:
             ServerDraining: ``cancel_requests`` ended the request. A cancellation from outside (the client went away)
                 stays what it is.
         """
-        try:
-            async with trio.open_nursery() as nursery:
-                self._scopes.add(nursery.cancel_scope)
-                try:
-                    yield nursery
-                finally:
-                    self._scopes.discard(nursery.cancel_scope)
-        except BaseExceptionGroup as group:
-            if len(group.exceptions) != 1:
-                raise
-            raise group.exceptions[0] from group.exceptions[0].__cause__
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            self._scopes.add(nursery.cancel_scope)
+            try:
+                yield nursery
+            except Exception as error:  # noqa: BLE001
+                # Raised again outside, where the nursery cannot put it into a group.
+                failure = error
+                nursery.cancel_scope.cancel()
+            finally:
+                self._scopes.discard(nursery.cancel_scope)
+        if failure is not None:
+            raise failure
         if nursery.cancel_scope.cancelled_caught:
             raise ServerDraining("the server is shutting down: the request was cancelled and nothing was recorded")
