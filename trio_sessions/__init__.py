@@ -1,6 +1,6 @@
 """trio-sessions: a token-exact session gateway for agentic RL.
 
-The three primitives are pure functions; ``create_app`` makes the gateway as an ASGI application, ``serve`` runs it.
+The three primitives are pure functions. To run a gateway in a program of yours see ``trio_sessions.serve``.
 """
 
 from trio_sessions._version import __version__

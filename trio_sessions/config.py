@@ -5,13 +5,16 @@ Where they come from (command line, environment, file) is the business of ``trio
 
 from __future__ import annotations
 
+import json as stdlib_json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
+from trio_sessions.core import json
 from trio_sessions.core.request import RequestPolicy
 from trio_sessions.errors import ConfigurationError
 
@@ -23,6 +26,8 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
 BUILTIN_TOKENIZER: Final = "builtin"
+_MOST_SECONDS: Final = 30 * 24 * 3600
+_MOST_MIB: Final = 1024 * 1024
 _INSTANCE_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -86,9 +91,13 @@ class Settings:
             self.store in get_args(Store),
             f"--store must be memory, got {self.store}: no other store exists yet",
         )
-        _require(self.engine_timeout > 0, f"--engine-timeout must be positive, got {self.engine_timeout:g}")
-        _require(self.max_body_mb > 0, f"--max-body-mb must be positive, got {self.max_body_mb:g}")
-        _require(self.drain_timeout >= 0, f"--drain-timeout must not be negative, got {self.drain_timeout:g}")
+        _require_between("--engine-timeout", self.engine_timeout, 0.001, _MOST_SECONDS)
+        _require_between("--max-body-mb", self.max_body_mb, 0.0001, _MOST_MIB)
+        _require_between("--drain-timeout", self.drain_timeout, 0, _MOST_SECONDS)
+        _require_text("--host", self.host)
+        _require_text("--lora", self.lora or "")
+        _require_json("--chat-template-kwargs", self.chat_template_kwargs)
+        object.__setattr__(self, "chat_template_kwargs", MappingProxyType(dict(self.chat_template_kwargs)))
         _require(
             self.num_layers is None or self.num_layers > 0,
             f"--num-layers must be positive, got {self.num_layers}",
@@ -126,6 +135,22 @@ def _require(holds: bool, otherwise: str) -> None:
         raise ConfigurationError(otherwise)
 
 
+def _require_between(option: str, value: float, least: float, most: float) -> None:
+    _require(least <= value <= most, f"{option} must be between {least:g} and {most:g}, got {value:g}")
+
+
+def _require_text(option: str, value: str) -> None:
+    _require(value.isprintable(), f"{option} must be printable text, got {value!r}")
+
+
+def _require_json(option: str, value: Mapping[str, Any]) -> None:
+    try:
+        # Strict, where our own encoder would write null for a number that is not finite.
+        json.decode(stdlib_json.dumps(dict(value), allow_nan=False, ensure_ascii=False).encode())
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ConfigurationError(f"{option} must be a JSON object: {error}") from error
+
+
 def _require_url(url: str) -> None:
     try:
         parts = urlsplit(url)
@@ -133,3 +158,5 @@ def _require_url(url: str) -> None:
     except ValueError:
         usable = False
     _require(usable, f"--engine must be an http or https URL such as http://127.0.0.1:30000, got {url!r}")
+    address = url.rstrip("/").removesuffix("/v1")
+    _require(address == url.rstrip("/"), f"--engine is the engine's address without /v1: {address}, not {url}")

@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "AddressInUse",
     "AppendRoleNotSupported",
     "BadEngineAnswer",
     "ConfigurationError",
     "EngineUnreachable",
     "InvalidRequest",
     "MatcherFailed",
+    "NotProxied",
     "PrefixMismatch",
     "RollbackRefused",
     "ServerDraining",
@@ -38,6 +40,18 @@ class ConfigurationError(SessionError):
     """A setting is wrong, or the parts it names do not fit together; found before serving starts."""
 
     code: ClassVar[str] = "configuration_error"
+
+
+class AddressInUse(ConfigurationError):
+    """The address to listen on cannot be bound; it may be free later."""
+
+    code: ClassVar[str] = "address_in_use"
+
+
+class NotProxied(SessionError):
+    """The path is not one that is passed on to the engine."""
+
+    code: ClassVar[str] = "not_proxied"
 
 
 class SessionNotFound(SessionError):
@@ -103,9 +117,17 @@ class BadEngineAnswer(SessionError):
 
 
 class EngineUnreachable(SessionError):
-    """The engine could not be reached, did not answer in time, or broke off its answer."""
+    """The engine could not be reached, did not answer in time, or broke off its answer.
+
+    Attributes:
+        kind: class of the transport's error. Logs show it rather than the text, which may quote what came back.
+    """
 
     code: ClassVar[str] = "engine_unreachable"
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"backend transport error: {kind}: {text}")
+        self.kind = kind
 
 
 class ServerDraining(SessionError):

@@ -22,15 +22,17 @@ from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import structlog
 import trio
 from hypercorn.config import Config
+from hypercorn.events import Event, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import wrap_app
 
 from trio_sessions.core import json
-from trio_sessions.errors import ConfigurationError
+from trio_sessions.errors import AddressInUse
 
 if TYPE_CHECKING:
     from hypercorn.typing import (
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
         Scope,
     )
 
-__all__ = ["AddressInUse", "AppServer", "WholeRequests", "hypercorn_config", "listen", "url_of"]
+__all__ = ["AppServer", "WholeRequests", "bind", "hypercorn_config", "url_of"]
 
 # Turns are drained before the server stops; what is left then are requests that answer at once.
 _CONNECTION_GRACE_SECONDS: Final = 3.0
@@ -51,15 +53,11 @@ _BACKLOG: Final = 2048
 # Longer than the idle time of the usual clients, so that they, not we, close an idle connection.
 _KEEP_ALIVE_SECONDS: Final = 75.0
 
-
-class AddressInUse(ConfigurationError):
-    """The address to listen on cannot be bound."""
-
-    code = "address_in_use"
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.hosting")
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A bound TCP socket that listens.
+def bind(host: str, port: int) -> socket.socket:
+    """A bound TCP socket, which refuses connections until an ``AppServer`` runs on it.
 
     Raises:
         AddressInUse: it cannot be bound; the text says which address and what to do.
@@ -69,15 +67,18 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(_BACKLOG)
         listener.setblocking(False)
-    except OSError as error:
+    except (OSError, ValueError, TypeError) as error:
         listener.close()
-        raise AddressInUse(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; "
-            "choose another --host or --port (0 picks a free one)"
-        ) from error
+        raise _address_in_use(host, port, error) from error
     return listener
+
+
+def _address_in_use(host: str, port: int, error: Exception) -> AddressInUse:
+    return AddressInUse(
+        f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}; "
+        "choose another --host or --port (0 picks a free one)"
+    )
 
 
 def hypercorn_config() -> Config:
@@ -92,20 +93,20 @@ def hypercorn_config() -> Config:
 
 
 def url_of(listener: socket.socket) -> str:
-    """``http://host:port`` of a listening socket."""
+    """``http://host:port`` of a bound socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class AppServer:
-    """Hypercorn's protocols over one ASGI application and one listening socket.
+    """Hypercorn's protocols over one ASGI application and one bound socket.
 
     Connections are accepted here, not by ``hypercorn.trio.serve``, because they have to be known to be ended: Hypercorn
     sends under a shield, so that a client that reads nothing of its answer would hold up a stop for ever.
 
     Args:
         app: the application; it gets no lifespan events.
-        listener: from ``listen``; stays open for its owner to close.
+        listener: from ``bind``; closed when the server stops.
         config: Hypercorn's settings.
     """
 
@@ -121,8 +122,21 @@ class AppServer:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Answer requests until ``stop``; ``task_status`` is told once they are answered."""
-        listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.dup()))
+        try:
+            self._listener.listen(_BACKLOG)
+        except OSError as error:
+            # Another process was bound to the same address, and listened first.
+            host, port = self._listener.getsockname()[:2]
+            raise _address_in_use(host, port, error) from error
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener))
+        try:
+            await self._serve(listener, task_status)
+        finally:
+            self._stopped.set()
+
+    async def _serve(self, listener: trio.SocketListener, task_status: trio.TaskStatus[None]) -> None:
         async with trio.open_nursery() as connections:
+            connections.start_soon(self._close_streams_when_cancelled)
             async with trio.open_nursery() as accepting:
                 await accepting.start(
                     partial(trio.serve_listeners, self._connection, [listener], handler_nursery=connections)
@@ -135,10 +149,7 @@ class AppServer:
             with trio.move_on_after(_CONNECTION_GRACE_SECONDS):
                 while self._streams:
                     await self._stream_ended.wait()
-            for stream in list(self._streams):
-                await trio.aclose_forcefully(stream)
             connections.cancel_scope.cancel()
-        self._stopped.set()
 
     async def stop(self) -> None:
         """Close the listener and idle connections, and give the others a few seconds to take their answers."""
@@ -148,11 +159,37 @@ class AppServer:
     async def _connection(self, stream: trio.SocketStream) -> None:
         self._streams.add(stream)
         try:
-            await TCPServer(self._app, self._config, self._context, ConnectionState({}), cast("Any", stream))
+            await _Connection(self._app, self._config, self._context, ConnectionState({}), cast("Any", stream))
+        # What a client sends can make the protocol libraries raise almost anything, and is its connection's end alone.
+        except Exception as error:  # noqa: BLE001
+            _log.warning("connection broke", kind=type(error).__name__)
+            await trio.aclose_forcefully(stream)
         finally:
             self._streams.discard(stream)
             self._stream_ended.set()
             self._stream_ended = trio.Event()
+
+    async def _close_streams_when_cancelled(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            for stream in self._streams:
+                stream.socket.close()
+
+
+class _Connection(TCPServer):
+    """Ends when its client has closed it; Hypercorn's own waits for the idle timer and keeps the descriptor."""
+
+    _gone = False
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        self._gone = True
+        await self.idle_task.stop()
+
+    async def protocol_send(self, event: Event) -> None:
+        if not (self._gone and isinstance(event, Updated)):
+            await super().protocol_send(event)
 
 
 class _Incomplete(Enum):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import queue
 import sys
+import threading
+import traceback
 from collections.abc import Callable
-from typing import Final, Literal
+from contextlib import suppress
+from typing import Any, Final, Literal, TextIO, get_args
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from trio_sessions.config import LogFormat, LogLevel
 
-__all__ = ["METRICS_CONTENT_TYPE", "Metrics", "TurnOutcome", "configure_logging"]
+__all__ = ["METRICS_CONTENT_TYPE", "LogWriter", "Metrics", "TurnOutcome", "configure_logging"]
 
 METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -36,6 +41,9 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.turns = Counter("trio_sessions_turns", "Turns by outcome.", ["outcome"], registry=self.registry)
+        for outcome in get_args(TurnOutcome):
+            # A rate needs the zero before the first.
+            self.turns.labels(outcome)
         self.turns_in_flight = Gauge("trio_sessions_turns_in_flight", "Turns being handled.", registry=self.registry)
         self.engine_seconds = Histogram(
             "trio_sessions_engine_seconds",
@@ -83,8 +91,69 @@ class Metrics:
         return generate_latest(self.registry)
 
 
+class LogWriter:
+    """Writes lines to a stream from a thread, so that a log that nobody reads neither stops nor fails a turn.
+
+    Lines that cannot be written, or that come while too many wait, are dropped.
+
+    Args:
+        stream: where to.
+        waiting: how many lines may wait.
+    """
+
+    def __init__(self, stream: TextIO, *, waiting: int = 4096) -> None:
+        self._stream = stream
+        self._lines: queue.Queue[str] = queue.Queue(waiting)
+        threading.Thread(target=self._write_forever, name="log writer", daemon=True).start()
+        atexit.register(self.flush)
+
+    def __call__(self, *_: Any) -> LogWriter:
+        """The logger factory that structlog asks for."""
+        return self
+
+    def msg(self, line: str) -> None:
+        """Queue one line."""
+        with suppress(queue.Full):
+            self._lines.put_nowait(line)
+
+    debug = info = warning = error = critical = exception = msg
+
+    def flush(self, *, seconds: float = 1.0) -> None:
+        """Wait until all lines are written, or ``seconds`` have passed."""
+        with self._lines.all_tasks_done:
+            self._lines.all_tasks_done.wait_for(lambda: not self._lines.unfinished_tasks, seconds)
+
+    def _write_forever(self) -> None:
+        while True:
+            line = self._lines.get()
+            # A closed or broken stream loses lines, and nothing else.
+            with suppress(OSError, ValueError):
+                self._stream.write(f"{line}\n")
+                self._stream.flush()
+            self._lines.task_done()
+
+
+class _FromLogging(logging.Handler):
+    """Hands on what the HTTP server logs through the standard library: where it failed, not what it was told."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        log = structlog.get_logger(record.name)
+        if error is None:
+            log.warning("http server", message=record.getMessage())
+        else:
+            stack = "".join(traceback.format_tb(error.__traceback__))
+            log.error("http server", kind=type(error).__name__, stack=stack)
+
+
 def configure_logging(level: LogLevel, log_format: LogFormat) -> None:
-    """Send this process's log lines to stderr, as text for people or one JSON object a line."""
+    """Send this process's log lines to stderr, as text for people or one JSON object a line.
+
+    For a process of its own: it sets what structlog does for the whole process.
+    """
+    server = logging.getLogger("trio_sessions.hypercorn")
+    server.handlers = [_FromLogging()]
+    server.propagate = False
     renderer: Callable[..., str | bytes] = (
         structlog.processors.JSONRenderer()
         if log_format == "json"
@@ -99,6 +168,6 @@ def configure_logging(level: LogLevel, log_format: LogFormat) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=LogWriter(sys.stderr),
         cache_logger_on_first_use=False,
     )

@@ -17,7 +17,7 @@ import trio
 from trio_sessions.config import Settings
 from trio_sessions.engine.sglang import SGLangEngine
 from trio_sessions.errors import ConfigurationError
-from trio_sessions.hosting import AppServer, WholeRequests, listen, url_of
+from trio_sessions.hosting import AppServer, WholeRequests, bind, url_of
 from trio_sessions.render.base import Renderer
 from trio_sessions.render.load import load_renderer
 from trio_sessions.service.gateway import Gateway
@@ -56,7 +56,7 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[Running] = t
         ConfigurationError: the address, the tokenizer, the template or the matcher cannot be used.
         ExceptionGroup: a service crashed.
     """
-    with listen(settings.host, settings.port) as listener:
+    with bind(settings.host, settings.port) as listener:
         renderer = await trio.to_thread.run_sync(partial(_load_renderer, settings))
         async with trio.open_nursery() as services:
             engine_url = settings.engine or await services.start(_run_embedded_engine, settings)

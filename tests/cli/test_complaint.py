@@ -11,8 +11,7 @@ from trio_sessions.cli.progress import progress
 from trio_sessions.cli.resolve import resolve_settings
 from trio_sessions.cli.serving import banner
 from trio_sessions.config import Settings
-from trio_sessions.errors import ConfigurationError
-from trio_sessions.hosting import AddressInUse
+from trio_sessions.errors import AddressInUse, ConfigurationError
 from trio_sessions.serve import Running
 
 

@@ -44,7 +44,7 @@ def test_an_address_that_is_taken_is_one_line_and_status_1(run):
 @pytest.mark.parametrize(
     ("arguments", "environment", "parts"),
     [
-        (["--tokenizer", "."], {}, ["tokenizer '.'"]),
+        (["--tokenizer", "."], {}, ["--tokenizer: cannot load '.'"]),
         (["--chat-template", "absent.jinja"], {}, ["--chat-template absent.jinja"]),
         (
             [],

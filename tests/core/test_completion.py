@@ -48,7 +48,6 @@ def _check_exact(completion: Completion, body: bytes) -> None:
 def test_a_legal_answer_is_taken_to_the_bit(body):
     completion = extract_completion(body)
     _check_exact(completion, body)
-    assert completion.prompt_tokens == json.loads(body)["choices"][0]["meta_info"].get("prompt_tokens")
 
 
 @settings(PATIENT, max_examples=150)
@@ -227,10 +226,6 @@ def test_an_empty_completion_and_empty_content_are_legal():
     assert dict(completion.message) == {"role": "assistant", "content": ""}
 
 
-def test_a_role_the_engine_gave_is_kept():
-    assert extract_completion(_answer(message={"role": "critic", "content": "x"})).message["role"] == "critic"
-
-
 def test_only_the_first_choice_is_recorded():
     body = json.loads(_answer())
     body["choices"].append({"message": None})
@@ -239,3 +234,23 @@ def test_only_the_first_choice_is_recorded():
 
 def test_minus_zero_stays():
     assert math.copysign(1, extract_completion(_answer([[-0.0, 1]])).log_probs[0]) == -1
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"role": None, "content": "x"}, "message.role must be assistant"),
+        ({"role": "user", "content": "x"}, "message.role must be assistant"),
+        ({"content": 5}, "message.content must be a string"),
+        ({"content": {}}, "message.content must be a string"),
+        ({"content": False}, "message.content must be a string"),
+        ({"content": "x", "tool_calls": "abc"}, "message.tool_calls must be a list of objects"),
+        ({"content": "x", "tool_calls": ["abc"]}, "message.tool_calls must be a list of objects"),
+        ("hello", "message must be an object"),
+    ],
+)
+def test_a_message_that_could_not_be_sent_back_or_rendered_is_refused(message: object, text: str) -> None:
+    meta = {"output_token_logprobs": [[-1.0, 5]], "completion_tokens": 1}
+    body = json.dumps({"choices": [{"message": message, "meta_info": meta}]}).encode()
+    with pytest.raises(BadEngineAnswer, match=text):
+        extract_completion(body)

@@ -53,14 +53,13 @@ def checkpoint_of(
             message=said,
             finish_reason="stop",
             response_id=None,
-            prompt_tokens=None,
         ),
         record=TurnRecord(
             timestamp=2.0,
             request_timestamp=1.0,
             method="POST",
             request_fields=b'{"logprobs":true}',
-            replayed=attachment.replayed,
+            respelled=attachment.respelled,
             response=b"{}",
             status_code=200,
         ),
@@ -499,7 +498,7 @@ def test_the_stored_messages_stay_authoritative_and_only_the_tail_is_the_clients
     spelled = [{"role": "user", "content": None}, {"role": "assistant"}, {"role": "user", "name": "bob"}]
     attachment = history.attach(spelled, strict)
     assert list(attachment.stored) == [stored_user, {"role": "assistant", "content": "", "x": 1}]
-    assert dict(attachment.replayed) == {0: spelled[0], 1: spelled[1]}
+    assert dict(attachment.respelled) == {0: spelled[0], 1: spelled[1]}
     take_turn(history, spelled, assistant("b"))
     assert history.active.path_messages() == [*attachment.stored, spelled[2], assistant("b")]
     assert list(history.active.request().messages) == spelled

@@ -17,11 +17,11 @@ from trio_sessions.core.messages import (
     identical,
     loose_tool_call,
     matching_prefix_length,
-    resolve_matcher,
     role_content_only,
     strict,
 )
 from trio_sessions.errors import ConfigurationError, MatcherFailed
+from trio_sessions.service.hooks import resolve_matcher
 from trio_sessions.testing.strategies import json_values, messages, respelled
 
 # Messages as a client might garble them: any key may hold anything.

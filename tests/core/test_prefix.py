@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.core import PATIENT
@@ -65,11 +65,20 @@ def test_accepts_exactly_what_differs_in_the_tolerated_tail(pair, trim):
 
 
 @settings(PATIENT, max_examples=40)
-@given(pairs(), st.integers(0, 3), st.lists(messages(), max_size=2), messages())
-def test_the_text_names_every_number(pair, trim, request_messages, assistant_message):
-    stored, new = pair
+@given(
+    token_ids(),
+    token_ids().filter(bool),
+    token_ids(),
+    st.booleans(),
+    st.data(),
+    st.lists(messages(), max_size=2),
+    messages(),
+)
+def test_the_text_names_every_number(shared, lost, rest, ends, data, request_messages, assistant_message):
+    stored = [*shared, *lost]
+    new = [*shared] if ends else [*shared, lost[0] ^ 1, *rest]
     agreeing = _agreeing(stored, new)
-    assume(len(stored) - agreeing > trim)
+    trim = data.draw(st.integers(0, len(lost) - 1))
     with pytest.raises(PrefixMismatch) as caught:
         _check(np.array(stored), np.array(new, dtype=np.int32), trim, request_messages, assistant_message)
     checked = len(stored) - trim

@@ -52,7 +52,7 @@ async def scripted() -> AsyncIterator[Rig]:
     async def step(request: EngineCall) -> EngineAnswer:
         outcome, outcomes = trio.open_memory_channel[EngineAnswer | Exception](1)
         gone = trio.Event()
-        cut = EngineUnreachable("backend transport error: ReadError: cut")
+        cut = EngineUnreachable("ReadError", "cut")
         await arrivals.send(
             Arrived(
                 request.method,

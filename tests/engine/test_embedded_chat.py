@@ -399,5 +399,5 @@ def test_the_other_routes() -> None:
 
 
 def test_a_tokenizer_that_is_not_there_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigurationError, match="cannot be loaded"):
+    with pytest.raises(ConfigurationError, match="--tokenizer: cannot load"):
         EmbeddedEngine("/nowhere/at/all")

@@ -22,7 +22,8 @@ from trio_sessions.engine.embedded import (
     parse_fault,
     serve_engine,
 )
-from trio_sessions.hosting import AddressInUse, WholeRequests
+from trio_sessions.errors import AddressInUse
+from trio_sessions.hosting import WholeRequests
 
 _PATH = "/v1/chat/completions"
 

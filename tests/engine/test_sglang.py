@@ -81,14 +81,9 @@ async def test_an_encoded_path_is_not_encoded_again(path):
     assert (await _sent(path=path)).target == f"/{path}"
 
 
-@pytest.mark.parametrize("query", ["a=1&b=2", "a=%20+b", "a=%C3%A9&a", "x=/?:@!$&()*,;='", "a=%2526", "%"])
+@pytest.mark.parametrize("query", ["a=1&b=2", "a=%20+b", "a=%C3%A9&a", "x=/?:@!$&()*,;='", "a=%2526", "%", 'q="x"'])
 async def test_a_query_is_sent_as_it_came(query):
     assert (await _sent(query=query)).target == f"/v1/chat/completions?{query}"
-
-
-@pytest.mark.parametrize(("query", "sent"), [('q="', "q=%22"), ("q=\xe9", "q=%C3%A9"), ("q= ", "q=%20")])
-async def test_what_may_not_stand_in_a_query_is_encoded(query, sent):
-    assert (await _sent(query=query)).target == f"/v1/chat/completions?{sent}"
 
 
 async def test_a_body_of_many_megabytes_goes_both_ways():

@@ -225,10 +225,10 @@ def test_what_was_sampled_compares_as_text(text, spelled, other):
     sampled = other if spelled else text
     actual = stored_after(renderer, user("hello"), sampled=sampled, stop=terminator(renderer))
     mask = ids_of(*range(len(actual))) >= len(prompt)
-    findings = renderer.compare(expected, actual, mask)
+    findings = renderer.compare(expected, actual, mask, kwargs={})
     assert [finding.type for finding in findings] == (["assistant_text"] if sampled != text else [])
     # A turn that was cut short differs in nothing else.
-    assert renderer.compare(expected, actual[:-1], mask[:-1]) == findings
+    assert renderer.compare(expected, actual[:-1], mask[:-1], kwargs={}) == findings
 
 
 def test_case_6_thinking_that_the_template_drops_later_is_reported():
@@ -240,7 +240,7 @@ def test_case_6_thinking_that_the_template_drops_later_is_reported():
     actual = ids_of(*prompt_of(first, extension), *sampled, IM_END)
     mask = ids_of(*range(len(actual))) >= len(actual) - len(sampled) - 1
     mask[len(renderer.render([user("a")], tools=None, kwargs={})) : len(first)] = True
-    findings = renderer.compare(renderer.canonical(history, tools=None, kwargs={}), actual, mask)
+    findings = renderer.compare(renderer.canonical(history, tools=None, kwargs={}), actual, mask, kwargs={})
     # <|im_start|>, user, <|im_end|>, line feed, <|im_start|>: the first answer is the sixth segment.
     assert [(finding.type, finding.segment_index) for finding in findings] == [("assistant_text", 5)]
     assert "why" in findings[0].actual_text

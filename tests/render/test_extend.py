@@ -39,7 +39,7 @@ def test_stored_ids_stay_id_by_id(name, data):
     renderer = renderer_of(name)
     vocabulary = len(renderer._codec._tokenizer)
     stored = ids_of(*data.draw(st.lists(st.integers(0, vocabulary - 1), min_size=1, max_size=20)))
-    extra = data.draw(appended(renderer.appendable_roles, results_first=name in RESULTS_FIRST))
+    extra = data.draw(appended(renderer.appendable_roles({}), results_first=name in RESULTS_FIRST))
     if name == "three terminators" and [m["role"] for m in extra].count("tool") > 1:
         return
     if not extra and isinstance(renderer.profile.again, str):
@@ -72,7 +72,7 @@ def test_a_canonical_history_is_extended_to_the_full_rendering(name, data):
     with_call = data.draw(st.booleans())
     if with_call:
         history[-1] = assistant("", call({"query": data.draw(plain_texts)}))
-    extra = data.draw(appended(renderer.appendable_roles, results_first=name == STRICT_RESULTS).filter(bool))
+    extra = data.draw(appended(renderer.appendable_roles({}), results_first=name == STRICT_RESULTS).filter(bool))
     if name == STRICT_RESULTS and with_call != (extra[0]["role"] == "tool"):
         return
     full = renderer.render([*history, *extra], tools=None, kwargs={})

@@ -60,14 +60,14 @@ def test_a_folder_that_is_no_tokenizer(tmp_path, content):
     if content is not None:
         (tmp_path / "tokenizer.json").write_text(content)
         (tmp_path / "tokenizer_config.json").write_text(content)
-    with pytest.raises(ConfigurationError, match="cannot load tokenizer") as caught:
+    with pytest.raises(ConfigurationError, match="--tokenizer: cannot load") as caught:
         load_renderer(str(tmp_path))
     assert "\n" not in str(caught.value)
     assert "tokenizer.json" in str(caught.value)
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(ConfigurationError, match="cannot load tokenizer"):
+    with pytest.raises(ConfigurationError, match="--tokenizer: cannot load"):
         load_renderer(str(tmp_path / "nowhere"))
 
 

@@ -33,7 +33,7 @@ from trio_sessions.render.template import TemplateRenderer
     ],
 )
 def test_appendable_roles(name, roles):
-    assert renderer_of(name).appendable_roles == roles
+    assert renderer_of(name).appendable_roles({}) == roles
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_one_opener_that_is_the_stop_is_not_ambiguous_but_still_due_after_anothe
         "{% elif m.role == 'assistant' %}{{ m.content }}{% else %}{{ raise_exception('no') }}{% endif %}{% endfor %}"
     )
     renderer = from_template(template, "glm")
-    assert renderer.appendable_roles == {"user"}
+    assert renderer.appendable_roles({}) == {"user"}
     assert renderer.max_trim_tokens == 0
     assert renderer.profile.junctions["user"].opens_next
     # Nothing follows an assistant turn when nothing is appended.

@@ -25,7 +25,7 @@ def test_threads_get_what_one_thread_gets(name):
         return (
             prompt_of(stored, extension),
             whole.tolist(),
-            renderer.compare(whole, stored, np.zeros(len(stored), bool)),
+            renderer.compare(whole, stored, np.zeros(len(stored), bool), kwargs={}),
         )
 
     alone = [work(number) for number in range(40)]

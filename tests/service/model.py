@@ -94,13 +94,14 @@ class ModelSession:
         appended = request[len(stored) :]
         for index, message in enumerate(appended, start=len(stored)):
             if keep and message["role"] not in APPENDABLE:
+                because = _divergence(self.messages, request) if discards else ""
                 if discards:
                     self.turns.pop()
                     self.version += 1
                 raise Refused(
                     "AppendRoleNotSupported",
                     f"appended message at index {index} has role={message['role']!r}, allowed={APPENDABLE}"
-                    "; the selected TITO fixed template does not support appending this role",
+                    f"{because}; the selected TITO fixed template does not support appending this role",
                 )
         closers = [END] if keep and stored_ids[-1:] != [END] else []
         prompt = stored_ids + closers + spell(appended) + [START, *b"assistant\n"]
@@ -163,3 +164,14 @@ def text_of(ids: list[int]) -> str:
     parts = {START: b"<start>", END: b"<end>"}
     spelled = b"".join(parts.get(id_, bytes([id_ % 256])) for id_ in ids)
     return spelled.decode(errors="replace").removesuffix("<end>")
+
+
+def _divergence(stored: list[Message], request: list[Message]) -> str:
+    """Where and in what a request that takes back the last turn leaves what is stored."""
+    index = next((i for i in range(len(stored)) if not starts_with(request, stored[: i + 1])), len(stored))
+    if index >= len(request):
+        return f" (the request ends before stored message {index})"
+    fields = [
+        key for key in ("role", "content") if (stored[index].get(key) or None) != (request[index].get(key) or None)
+    ]
+    return f" (message {index} differs from the stored one in {', '.join(fields)})"

@@ -166,7 +166,7 @@ async def test_times_of_a_turn_are_told_apart(bench, autojump_clock):
 @pytest.mark.parametrize(
     ("step", "kind"),
     [
-        (EngineUnreachable("backend transport error: X: y"), EngineUnreachable),
+        (EngineUnreachable("X", "y"), EngineUnreachable),
         (EngineAnswer(200, (), b"{}"), BadEngineAnswer),
         (ZeroDivisionError("a defect"), ZeroDivisionError),
     ],

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from trio_sessions.config import Settings
-from trio_sessions.hosting import AppServer, hypercorn_config, listen
+from trio_sessions.hosting import AppServer, bind, hypercorn_config
 from trio_sessions.serve import gateway_app
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.testing.engine import ScriptedEngine
@@ -235,7 +235,7 @@ async def serving(
         renderer=renderer or ToyRenderer(),
         **({} if clock is None else {"clock": clock}),
     )
-    with listen("127.0.0.1", 0) as listener:
+    with bind("127.0.0.1", 0) as listener:
         server = AppServer(gateway_app(gateway), listener)
         port = listener.getsockname()[1]
         async with trio.open_nursery() as nursery:
@@ -250,7 +250,7 @@ async def serving_app(app: ASGIFramework, *, keep_alive: float) -> AsyncIterator
     """Hypercorn as the gateway configures it, except for the idle time, over any application; its port."""
     config = hypercorn_config()
     config.keep_alive_timeout = keep_alive
-    with listen("127.0.0.1", 0) as listener:
+    with bind("127.0.0.1", 0) as listener:
         async with trio.open_nursery() as nursery:
             await nursery.start(AppServer(app, listener, config).run)
             yield listener.getsockname()[1]

@@ -81,6 +81,12 @@ class TestToTheEngine:
         _, request = await received(over_http, wire, "X-Twice: 1", "X-Other: x", "x-twice: 2")
         assert request.all("x-twice") == ["1", "2"]
 
+    async def test_what_a_connection_header_names_stays_on_that_connection(
+        self, over_http: Served, wire: WireEngine
+    ) -> None:
+        _, request = await received(over_http, wire, "Connection: keep-alive, X-Hop", "X-Hop: 1", "X-End: 1")
+        assert (request.all("x-hop"), request.all("x-end")) == ([], ["1"])
+
     async def test_host_and_content_length_are_those_of_our_request(self, over_http: Served, wire: WireEngine) -> None:
         _, request = await received(over_http, wire)
         assert request.all("host") == [wire.url.removeprefix("http://")]
@@ -163,6 +169,12 @@ class TestFromTheEngine:
     ) -> None:
         answer = await self.answered(over_http, wire, ("X-Latin", "caf\xe9"))
         assert answer.all("x-latin") == [b"caf\xe9"]
+
+    async def test_what_the_engines_connection_header_names_is_not_passed_on(
+        self, over_http: Served, wire: WireEngine
+    ) -> None:
+        answer = await self.answered(over_http, wire, ("Connection", "X-Hop"), ("X-Hop", "1"), ("X-End", "1"))
+        assert (answer.all("x-hop"), answer.all("x-end")) == ([], [b"1"])
 
     async def test_there_is_one_server_and_one_date_and_they_are_ours(
         self, over_http: Served, wire: WireEngine

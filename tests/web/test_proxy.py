@@ -123,7 +123,7 @@ async def test_what_the_engine_answers_goes_through(serve: Serve, answer: Engine
 
 async def test_an_unreachable_engine_is_502(serve: Serve) -> None:
     text = "backend transport error: ConnectError: All connection attempts failed"
-    session = await proxying(serve, EngineUnreachable(text))
+    session = await proxying(serve, EngineUnreachable("ConnectError", "All connection attempts failed"))
     assert_error(await session.served.client.get(f"{session.path}/v1/models"), 502, text)
 
 
@@ -230,7 +230,9 @@ class TestOverHTTP:
         assert (request.method, request.target) == (method, "/v1/models/a%20b?q=%C3%A9&r=[1]&r=a,b")
         assert request.body == b"x\xff"
 
-    @pytest.mark.parametrize("query", ["a=1;b=2", "a='x'", "a=!*()", "q=a|b", "q={}", "q=%7B%7d", "a=&&=", "q=~^`"])
+    @pytest.mark.parametrize(
+        "query", ["a=1;b=2", "a='x'", "a=!*()", "q=a|b", "q={}", "q=%7B%7d", "a=&&=", "q=~^`", 'q="x"']
+    )
     async def test_the_query_is_unchanged(self, over_http: Served, wire: WireEngine, query: str) -> None:
         session = await over_http.session()
         async with await over_http.connect() as connection:

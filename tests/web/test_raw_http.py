@@ -252,6 +252,15 @@ class TestUpgrades:
         assert 400 <= answer.status < 500
         assert served.engine.calls == []
 
+    @pytest.mark.parametrize("settings", ["A", "AAIAAAAr"])
+    async def test_one_that_is_broken_ends_its_connection_and_nothing_else(self, served: Served, settings: str) -> None:
+        async with await served.connect() as connection:
+            upgrade = ("Upgrade: h2c", "Connection: Upgrade, HTTP2-Settings", f"HTTP2-Settings: {settings}")
+            await connection.send(request("GET /health", *upgrade))
+            while not await connection.closed():
+                pass  # the upgrade may be accepted before it turns out to be broken
+        assert (await served.client.get("/health")).status_code == 200
+
     async def test_http_2_by_prior_knowledge(self, served: Served) -> None:
         session = await served.session()
         base_url = served.client.base_url

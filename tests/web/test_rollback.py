@@ -25,7 +25,7 @@ U = [user(f"u{index}") for index in range(6)]
 A = [assistant(f"a{index}") for index in range(6)]
 SYSTEM = {"role": "system", "content": "s"}
 FAILURES = [
-    EngineUnreachable("backend transport error: ConnectError: no"),
+    EngineUnreachable("ConnectError", "no"),
     EngineAnswer(500, (), b"{}"),
     EngineAnswer(200, (), b"not json"),
 ]

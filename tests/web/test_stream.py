@@ -132,7 +132,7 @@ async def test_the_delta_can_be_replayed(serve: Serve) -> None:
     ("step", "status", "text"),
     [
         (
-            EngineUnreachable("backend transport error: ReadError: gone"),
+            EngineUnreachable("ReadError", "gone"),
             502,
             "backend transport error: ReadError: gone",
         ),

@@ -36,7 +36,7 @@ from tests.web.support import (
 from trio_sessions.config import Settings
 from trio_sessions.core.completion import extract_completion
 from trio_sessions.engine.base import EngineCall
-from trio_sessions.hosting import AppServer, WholeRequests, hypercorn_config, listen
+from trio_sessions.hosting import AppServer, WholeRequests, bind, hypercorn_config
 from trio_sessions.serve import gateway_app
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.testing.engine import HeldCalls, ScriptedEngine, chat_answer
@@ -117,6 +117,18 @@ class TestKeepAliveWedge:
             assert (await connection.response()).status == 200
 
 
+class TestClosedByTheClient:
+    async def test_the_connection_is_given_up_at_once_not_when_it_has_been_idle_for_long(self) -> None:
+        async with serving_app(gateway_app(gateway()), keep_alive=60) as port:
+            stream = await trio.open_tcp_stream("127.0.0.1", port)
+            async with RawConnection(stream) as connection:
+                await connection.send(HEALTH)
+                assert (await connection.response()).status == 200
+                await stream.send_eof()
+                with trio.fail_after(5):
+                    assert await connection.closed()
+
+
 class TestKeepAliveTimeout:
     """The idle timer of a connection starts again after each answer."""
 
@@ -173,7 +185,7 @@ class TestCrash:
                 asked.set()
 
         asked = trio.Event()
-        with listen("127.0.0.1", 0) as listener:
+        with bind("127.0.0.1", 0) as listener:
             port = listener.getsockname()[1]
             with trio.fail_after(5), pytest.raises(ExceptionGroup) as ended:
                 await serve_beside_it()
@@ -272,7 +284,7 @@ class TestStop:
                     task_status.started(scope)
             ended.set()
 
-        with listen("127.0.0.1", 0) as listener:
+        with bind("127.0.0.1", 0) as listener:
             async with trio.open_nursery() as nursery:
                 scope: trio.CancelScope = await nursery.start(run)
                 async with reading_nothing(listener.getsockname()[1], of):
@@ -296,7 +308,7 @@ async def reading_nothing(port: int, of: Gateway) -> AsyncIterator[None]:
 async def stoppable(*script: Any) -> AsyncIterator[tuple[AppServer, int, Gateway]]:
     """A server to stop, its port and its gateway."""
     of = gateway(script=script)
-    with listen("127.0.0.1", 0) as listener:
+    with bind("127.0.0.1", 0) as listener:
         async with trio.open_nursery() as nursery:
             server = AppServer(gateway_app(of), listener)
             await nursery.start(server.run)

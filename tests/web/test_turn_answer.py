@@ -137,7 +137,7 @@ class TestPassThrough:
 class TestUnreachable:
     async def test_what_the_client_raised_is_the_text_of_a_502(self, serve: Serve) -> None:
         text = "backend transport error: ConnectError: All connection attempts failed"
-        session = await script(serve, EngineUnreachable(text))
+        session = await script(serve, EngineUnreachable("ConnectError", "All connection attempts failed"))
         async with session.unchanged():
             assert_error(await session.chat(user("hi")), 502, text)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from trio_sessions.core.messages import resolve_matcher
 from trio_sessions.errors import ConfigurationError
+from trio_sessions.service.hooks import resolve_matcher
 
 __all__ = ["check_family", "check_matcher", "check_tokenizer"]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 import structlog
 
 from trio_sessions.errors import ConfigurationError
 
-__all__ = ["CRASHED", "INTERRUPTED", "PROGRAM", "WRONG_USE", "complain", "report_failure"]
+__all__ = ["CRASHED", "INTERRUPTED", "PROGRAM", "WRONG_USE", "announce", "complain", "report_failure"]
 
 PROGRAM: Final = "trio-sessions"
 CRASHED: Final = 1
@@ -27,6 +28,13 @@ def complain(text: str) -> None:
     """Write one line to stderr, whatever line breaks ``text`` has."""
     sys.stderr.write(f"{PROGRAM}: error: {' '.join(text.split())}\n")
     sys.stderr.flush()
+
+
+def announce(text: str) -> None:
+    """Write ``text`` to stdout; a service does not end because nobody can read that it started."""
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 def report_failure(

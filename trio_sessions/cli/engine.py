@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 import trio
 
 from trio_sessions.cli.checks import check_tokenizer
-from trio_sessions.cli.complaint import report_failure
+from trio_sessions.cli.complaint import announce, report_failure
 from trio_sessions.cli.progress import progress
 from trio_sessions.config import LogLevel
 from trio_sessions.errors import ConfigurationError
@@ -39,8 +38,7 @@ async def serve_engine_until_stopped(
             with progress(f"Starting: loading tokenizer {tokenizer} ..."):
                 serve = await trio.to_thread.run_sync(partial(_load, tokenizer, seed, fault))
                 url = await nursery.start(partial(serve, host=host, port=port, latency=latency))
-            sys.stdout.write(banner(url, tokenizer))
-            sys.stdout.flush()
+            announce(banner(url, tokenizer))
     except ExceptionGroup as failure:
         return report_failure(failure, what="the engine")
     return 0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import trio
 
 from trio_sessions import __version__
 from trio_sessions.cli.checks import check_family, check_matcher, check_tokenizer
-from trio_sessions.cli.complaint import report_failure
+from trio_sessions.cli.complaint import announce, report_failure
 from trio_sessions.cli.progress import progress
 from trio_sessions.cli.resolve import ResolvedSettings
 from trio_sessions.config import BUILTIN_TOKENIZER, Settings
@@ -38,8 +37,7 @@ async def serve_until_stopped(resolved: ResolvedSettings) -> int:
                 from trio_sessions.serve import serve
 
                 running = await nursery.start(serve, settings)
-            sys.stdout.write(banner(settings, running))
-            sys.stdout.flush()
+            announce(banner(settings, running))
     except ExceptionGroup as failure:
         return report_failure(failure, what="the gateway", explain=resolved.explain)
     return 0

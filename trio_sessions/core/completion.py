@@ -38,7 +38,6 @@ class Completion:
         message: the assistant message as the engine parsed it; ``content`` is never None.
         finish_reason: the choice's finish reason, None when the engine gave none.
         response_id: the answer's ``id``, which the client sees too; None when the engine gave none.
-        prompt_tokens: ``usage.prompt_tokens`` or the meta info's, None when the engine gave neither.
     """
 
     token_ids: npt.NDArray[np.int32]
@@ -46,7 +45,6 @@ class Completion:
     message: Mapping[str, Any]
     finish_reason: str | None
     response_id: str | None
-    prompt_tokens: int | None
 
 
 class _Answer(msgspec.Struct, gc=False):
@@ -64,7 +62,6 @@ class _Choice(msgspec.Struct, gc=False):
 class _MetaInfo(msgspec.Struct, gc=False):
     output_token_logprobs: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     completion_tokens: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    prompt_tokens: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Entry(msgspec.Struct, array_like=True, gc=False):
@@ -126,7 +123,6 @@ def extract_completion(body: bytes, *, prompt: npt.NDArray[np.int32] | None = No
         message=message,
         finish_reason=finish_reason if isinstance(finish_reason, str) else None,
         response_id=response_id if isinstance(response_id, str) else None,
-        prompt_tokens=_decode_or_none(_count_decoder, meta.prompt_tokens),
     )
 
 
@@ -146,7 +142,14 @@ def _message(raw: msgspec.Raw | msgspec.UnsetType) -> dict[str, Any]:
         raise BadEngineAnswer(_NO_CONTENT)
     if not isinstance(message, dict):
         raise BadEngineAnswer("invalid chat completion response: message must be an object")
-    message.setdefault("role", "assistant")
+    # What is stored has to render, and the client has to be able to send it back.
+    if message.setdefault("role", "assistant") != "assistant":
+        raise BadEngineAnswer("invalid chat completion response: message.role must be assistant")
+    if not isinstance(message["content"], str | list):
+        raise BadEngineAnswer("invalid chat completion response: message.content must be a string or a list of parts")
+    calls = message.get("tool_calls")
+    if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
+        raise BadEngineAnswer("invalid chat completion response: message.tool_calls must be a list of objects")
     return message
 
 
@@ -194,7 +197,8 @@ def _check_echo(raw: msgspec.Raw | msgspec.UnsetType, prompt: npt.NDArray[np.int
 
 
 def _is_absent(raw: msgspec.Raw | msgspec.UnsetType) -> bool:
-    return raw is msgspec.UNSET or bytes(raw) == b"null"
+    # A view: what is looked at may be megabytes.
+    return raw is msgspec.UNSET or bytes(memoryview(raw)[:4]) == b"null"
 
 
 def _decode_or_none(decoder: msgspec.json.Decoder[_T], raw: msgspec.Raw | msgspec.UnsetType) -> _T | None:

@@ -6,23 +6,20 @@ A matcher is a synchronous ``(stored, replayed) -> bool``. It decides only wheth
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
 from trio_sessions.core.json import too_deep
-from trio_sessions.errors import ConfigurationError, MatcherFailed
 
 __all__ = [
     "MATCHERS",
     "Matcher",
+    "differing_fields",
     "identical",
     "loose_tool_call",
     "matching_prefix_length",
-    "resolve_matcher",
     "role_content_only",
     "strict",
 ]
@@ -75,34 +72,6 @@ MATCHERS: Final[Mapping[str, Matcher]] = {
 }
 
 
-def resolve_matcher(selector: str) -> Matcher:
-    """The matcher named by a built-in name or by a dotted import path.
-
-    A matcher from an import path is wrapped so that an exception or an answer that is no bool becomes
-    ``MatcherFailed`` instead of a match.
-
-    Raises:
-        ConfigurationError: no such name, nothing importable there, not callable, or a coroutine function.
-    """
-    if selector in MATCHERS:
-        return MATCHERS[selector]
-    module_name, _, attribute = selector.rpartition(".")
-    if not module_name:
-        raise ConfigurationError(
-            f"unknown message matcher {selector!r}: use {', '.join(MATCHERS)}, or a dotted import path"
-        )
-    try:
-        matcher = getattr(importlib.import_module(module_name), attribute)
-    # Importing a user's module runs it, so anything may come out.
-    except Exception as error:
-        raise ConfigurationError(f"cannot import message matcher {selector!r}: {error}") from error
-    if not callable(matcher):
-        raise ConfigurationError(f"message matcher {selector!r} is not callable")
-    if inspect.iscoroutinefunction(matcher) or inspect.iscoroutinefunction(type(matcher).__call__):
-        raise ConfigurationError(f"message matcher {selector!r} is async; a matcher is synchronous")
-    return _checked(matcher, selector)
-
-
 def matching_prefix_length(
     stored: Sequence[Mapping[str, Any]], replayed: Sequence[Mapping[str, Any]], matches: Matcher
 ) -> int:
@@ -111,6 +80,11 @@ def matching_prefix_length(
         if not matches(left, right):
             return index
     return min(len(stored), len(replayed))
+
+
+def differing_fields(stored: Mapping[str, Any], replayed: Mapping[str, Any]) -> list[str]:
+    """Names of what a chat template reads in which the two differ; never what they say."""
+    return [key for key in _STRICT_KEYS if not strict({key: stored.get(key)}, {key: replayed.get(key)})]
 
 
 def identical(left: Any, right: Any) -> bool:
@@ -124,20 +98,6 @@ def identical(left: Any, right: Any) -> bool:
     if isinstance(left, float):
         return bool(left.hex() == right.hex())  # 0.0 == -0.0
     return bool(left == right)
-
-
-def _checked(matcher: Callable[[Any, Any], Any], selector: str) -> Matcher:
-    def matches(stored: Mapping[str, Any], replayed: Mapping[str, Any]) -> bool:
-        try:
-            answer = matcher(stored, replayed)
-        # Whatever a user's function raises is a defect of the configuration, and never a match.
-        except Exception as error:
-            raise MatcherFailed(f"message matcher {selector} raised {type(error).__name__}: {error}") from error
-        if type(answer) is not bool:
-            raise MatcherFailed(f"message matcher {selector} must return a bool, got {type(answer).__name__}")
-        return answer
-
-    return matches
 
 
 def _present(value: Any) -> Any:

@@ -142,6 +142,8 @@ def prepare_chat_request(body: bytes, policy: RequestPolicy | None = None) -> Pr
     if tools is not None and not isinstance(tools, list):
         raise InvalidRequest(f"tools must be a list, got {_kind(tools)}")
     stream = bool(fields.get("stream", False))
+    if fields.get("n") not in (None, 1):
+        raise InvalidRequest("n must be 1: a session records one completion a turn")
 
     for name in _OWNED_BY_US:
         fields.pop(name, None)

@@ -15,7 +15,6 @@ from trio_sessions.config import Settings
 from trio_sessions.demo.agent import Conversation, converse
 from trio_sessions.demo.failure import DemoFailed
 from trio_sessions.demo.trace import Trace, trace_session
-from trio_sessions.observe import configure_logging
 
 __all__ = ["Demonstration", "run_demo"]
 
@@ -50,7 +49,6 @@ async def run_demo(*, seed: int) -> Demonstration:
         ExceptionGroup: of ``DemoFailed`` when a request was refused or the tokens are not exact, or of whatever made a
             service crash.
     """
-    configure_logging("warning", "text")
     async with _gateway(seed) as base_url, httpx.AsyncClient(base_url=base_url, timeout=_TIMEOUT_SECONDS) as client:
         try:
             conversation = await converse(client)

@@ -32,13 +32,12 @@ _NOT_FROM_ENGINE: Final = _HOP_BY_HOP | {"content-length", "content-encoding", "
 
 def to_engine(headers: Headers, *, session_id: str) -> list[tuple[str, str]]:
     """A client's headers as the engine gets them, with the routing key of the session."""
-    kept = [(name, value) for name, value in headers if name.lower() not in _NOT_TO_ENGINE]
-    return [*kept, (ROUTING_KEY, session_id)]
+    return [*_without(headers, _NOT_TO_ENGINE), (ROUTING_KEY, session_id)]
 
 
 def from_engine(headers: Headers) -> list[tuple[str, str]]:
     """An engine's headers as the client gets them."""
-    return [(name, value) for name, value in headers if name.lower() not in _NOT_FROM_ENGINE]
+    return _without(headers, _NOT_FROM_ENGINE)
 
 
 def json_from_engine(headers: Headers) -> list[tuple[str, str]]:
@@ -47,3 +46,9 @@ def json_from_engine(headers: Headers) -> list[tuple[str, str]]:
     if any(name.lower() == "content-type" for name, _ in kept):
         return kept
     return [*kept, ("content-type", "application/json")]
+
+
+def _without(headers: Headers, dropped: frozenset[str]) -> list[tuple[str, str]]:
+    """Leaves out ``dropped`` and what a Connection header names as its own."""
+    named = {name.strip().lower() for key, value in headers if key.lower() == "connection" for name in value.split(",")}
+    return [(name, value) for name, value in headers if name.lower() not in dropped | named]

@@ -21,6 +21,8 @@ __all__ = ["SGLangEngine"]
 # hundreds are in flight. Sessions are therefore spread over several pools.
 _SHARDS: Final = 16
 _CONNECT_TIMEOUT_SECONDS: Final = 10.0
+# Below the five seconds of uvicorn, which engines are served by: a connection that it is about to close is not used.
+_KEEP_ALIVE_SECONDS: Final = 4.0
 
 
 class SGLangEngine:
@@ -34,6 +36,7 @@ class SGLangEngine:
     def __init__(self, base_url: str, *, timeout: float) -> None:
         self.base_url = base_url.rstrip("/")
         self.timeout = timeout
+        self._base_path = httpx.URL(self.base_url).raw_path.decode("ascii").rstrip("/")
         # One context for all: loading the certificate store is slow and the same for each.
         tls: ssl.SSLContext | bool = ssl.create_default_context() if base_url.startswith("https:") else False
         self._clients = [
@@ -43,9 +46,13 @@ class SGLangEngine:
                 verify=tls,
                 follow_redirects=False,
                 timeout=httpx.Timeout(None, connect=min(_CONNECT_TIMEOUT_SECONDS, timeout)),
+                # Compressing between neighbours costs both of them more than it saves.
+                headers={"accept-encoding": "identity"},
                 # What one session's answer sets is nothing to another's requests.
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0),
+                limits=httpx.Limits(
+                    max_connections=None, max_keepalive_connections=64, keepalive_expiry=_KEEP_ALIVE_SECONDS
+                ),
             )
             for _ in range(_SHARDS)
         ]
@@ -63,19 +70,22 @@ class SGLangEngine:
 
     async def call(self, request: EngineCall) -> EngineAnswer:
         """See ``Engine.call``."""
-        url = f"{self.base_url}/{request.path}" + (f"?{request.query}" if request.query else "")
         with trio.move_on_after(self.timeout):
-            return await self._send(request, url)
-        raise EngineUnreachable(
-            f"backend transport error: ReadTimeout: the engine did not answer within {self.timeout:g} s"
-        )
+            return await self._send(request)
+        raise EngineUnreachable("ReadTimeout", f"the engine did not answer within {self.timeout:g} s")
 
-    async def _send(self, request: EngineCall, url: str) -> EngineAnswer:
+    def _target(self, request: EngineCall) -> bytes:
+        query = f"?{request.query}" if request.query else ""
+        return f"{self._base_path}/{request.path}{query}".encode("latin-1")
+
+    async def _send(self, request: EngineCall) -> EngineAnswer:
         client = self._clients[crc32(request.session_id.encode()) % _SHARDS]
         try:
             response = await client.request(
                 request.method,
-                url,
+                self.base_url,
+                # The target as it is: httpx would encode some characters of it once more.
+                extensions={"target": self._target(request)},
                 content=request.body,
                 headers=[
                     (name.encode("latin-1"), value.encode("latin-1"))
@@ -83,7 +93,7 @@ class SGLangEngine:
                 ],
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise EngineUnreachable(f"backend transport error: {type(error).__name__}: {error}") from error
+            raise EngineUnreachable(type(error).__name__, str(error)) from error
         return EngineAnswer(
             status=response.status_code,
             headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers.raw],

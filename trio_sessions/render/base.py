@@ -57,9 +57,12 @@ class Renderer(Protocol):
     def max_trim_tokens(self) -> int:
         """How many trailing stored ids an extension may replace (0 or 1)."""
 
-    @property
-    def appendable_roles(self) -> frozenset[str]:
-        """Roles that may be appended after a sampled assistant turn."""
+    def appendable_roles(self, kwargs: TemplateKwargs) -> frozenset[str]:
+        """Roles that may be appended after a sampled assistant turn under these effective kwargs.
+
+        Raises:
+            InvalidRequest: the template cannot be used under them.
+        """
 
     def effective_kwargs(self, requested: TemplateKwargs) -> dict[str, Any]:
         """The launch defaults overlaid with a request's ``chat_template_kwargs``.
@@ -105,13 +108,16 @@ class Renderer(Protocol):
         Raises: as ``render``.
         """
 
-    def compare(self, expected: TokenIds, actual: TokenIds, sampled: npt.NDArray[np.bool_]) -> list[Mismatch]:
+    def compare(
+        self, expected: TokenIds, actual: TokenIds, sampled: npt.NDArray[np.bool_], *, kwargs: TemplateKwargs
+    ) -> list[Mismatch]:
         """How ``actual`` (what was sampled and served) differs from ``expected`` (the canonical rendering).
 
         Args:
             expected: canonical ids.
             actual: served ids, shape (n,).
             sampled: shape (n,); True where the engine sampled the id, which tells a sampler's spelling from ours.
+            kwargs: effective kwargs that ``expected`` was rendered with.
         """
 
     def decode(self, token_ids: TokenIds) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from trio_sessions.errors import InvalidRequest, TokenizationFailed
@@ -74,9 +75,11 @@ class TextCodec:
             TokenizationFailed: an id is not in the vocabulary.
         """
         try:
-            return str(
-                self._tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-            )
+            with nullcontext() if self._backend is not None else self._lock:
+                text = self._tokenizer.decode(
+                    list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+                )
+            return str(text)
         except (TypeError, ValueError, KeyError, IndexError, OverflowError) as error:
             raise TokenizationFailed(f"the tokenizer cannot decode the ids: {error}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -46,7 +47,7 @@ class ChatTemplate:
 
     def mentions(self, name: str) -> bool:
         """Whether ``name`` occurs in the template; a kwarg whose name does not cannot change what is rendered."""
-        return name in self._text
+        return re.search(rf"\b{re.escape(name)}\b", self._text) is not None
 
     def render(
         self,

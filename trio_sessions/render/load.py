@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from trio_sessions.config import BUILTIN_TOKENIZER
 from trio_sessions.data import builtin_tokenizer_path
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.render.codec import TextCodec
 from trio_sessions.render.jinja import ChatTemplate
 from trio_sessions.render.template import TemplateRenderer
 
-__all__ = ["FAMILIES", "load_renderer"]
+__all__ = ["FAMILIES", "load_renderer", "load_tokenizer"]
 
-BUILTIN: Final = "builtin"
 FAMILIES: Final = (
     "auto",
     "default",
@@ -59,19 +59,27 @@ def load_renderer(
     """
     if family not in FAMILIES:
         raise ConfigurationError(f"unknown family {family!r}; choose one of {', '.join(FAMILIES)}")
-    source = str(builtin_tokenizer_path()) if tokenizer == BUILTIN else tokenizer
-    loaded = _load(source)
+    loaded = load_tokenizer(tokenizer)
     if chat_template is None and not loaded.chat_template:
-        raise ConfigurationError(f"tokenizer {tokenizer!r} has no chat template; give one with --chat-template FILE")
+        raise ConfigurationError(f"--tokenizer: {tokenizer!r} has no chat template; give one with --chat-template FILE")
     return TemplateRenderer(
         ChatTemplate(loaded, chat_template),
-        TextCodec(loaded, eos_ids=_generation_eos(source)),
+        TextCodec(loaded, eos_ids=_generation_eos(loaded.name_or_path)),
         name=family,
         defaults=chat_template_kwargs,
     )
 
 
-def _load(source: str) -> Any:
+def load_tokenizer(name: str) -> Any:
+    """A tokenizer of ``transformers``.
+
+    Args:
+        name: ``builtin``, a folder, or a hub id.
+
+    Raises:
+        ConfigurationError: it cannot be loaded. The text is one line and says what to do.
+    """
+    source = str(builtin_tokenizer_path()) if name == BUILTIN_TOKENIZER else name
     try:
         # The advice to install PyTorch is for those who load models.
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
@@ -83,8 +91,9 @@ def _load(source: str) -> Any:
     except Exception as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ConfigurationError(
-            f"cannot load tokenizer {source!r} ({reason}); "
-            f"give {BUILTIN}, a folder with tokenizer.json and tokenizer_config.json, or a hub id that can be reached"
+            f"--tokenizer: cannot load {name!r} ({reason}); "
+            f"give {BUILTIN_TOKENIZER}, a folder with tokenizer.json and tokenizer_config.json, "
+            "or a hub id that can be reached"
         ) from error
 
 

@@ -6,6 +6,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Final
 
 import numpy as np
@@ -85,10 +86,9 @@ class TemplateRenderer:
         """See ``Renderer.max_trim_tokens``."""
         return self._profile.max_trim_tokens
 
-    @property
-    def appendable_roles(self) -> frozenset[str]:
+    def appendable_roles(self, kwargs: TemplateKwargs) -> frozenset[str]:
         """See ``Renderer.appendable_roles``."""
-        return self._profile.appendable_roles
+        return self.profile_under(kwargs).appendable_roles
 
     def effective_kwargs(self, requested: TemplateKwargs) -> dict[str, Any]:
         """See ``Renderer.effective_kwargs``; names that belong to the gateway are refused."""
@@ -125,16 +125,19 @@ class TemplateRenderer:
             )
         return _join(stored_ids, ids, junction, profile)
 
-    def compare(self, expected: TokenIds, actual: TokenIds, sampled: npt.NDArray[np.bool_]) -> list[Mismatch]:
+    def compare(
+        self, expected: TokenIds, actual: TokenIds, sampled: npt.NDArray[np.bool_], *, kwargs: TemplateKwargs
+    ) -> list[Mismatch]:
         """See ``Renderer.compare``; what the template writes after the last terminator is not compared."""
+        profile = self.profile_under(kwargs)
         return compare_token_ids(
-            self._without_separator(expected),
+            self._without_separator(expected, profile),
             actual,
             sampled,
             special_ids=self._codec.special_ids,
-            stop_ids=self._profile.stop_ids,
+            stop_ids=profile.stop_ids,
             decode=self._codec.decode,
-            assistant_header=self._profile.assistant_header,
+            assistant_header=profile.assistant_header,
         )
 
     def decode(self, token_ids: TokenIds) -> str:
@@ -149,9 +152,10 @@ class TemplateRenderer:
     def _whole(
         self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs, generation: bool
     ) -> TokenIds:
+        profile = self.profile_under(kwargs)
         text = self._template.render(
-            normalize_messages(messages, self._profile.form),
-            tools=engine_tools(tools, self._profile.tools),
+            normalize_messages(messages, profile.form),
+            tools=engine_tools(tools, profile.tools),
             kwargs=kwargs,
             generation=generation,
         )
@@ -247,16 +251,17 @@ class TemplateRenderer:
     def _key(self, kwargs: TemplateKwargs) -> str:
         # A kwarg that the template does not mention cannot matter, and must not cost a probe.
         mentioned = {name: value for name, value in kwargs.items() if self._template.mentions(name)}
-        return json.dumps(mentioned, sort_keys=True, default=repr)
+        # Values are a client's and may be long; what is kept of them must not be.
+        return sha256(json.dumps(mentioned, sort_keys=True, default=repr).encode()).hexdigest()
 
-    def _without_separator(self, ids: TokenIds) -> TokenIds:
-        separator = self._profile.separator
+    def _without_separator(self, ids: TokenIds, profile: TemplateProfile) -> TokenIds:
+        separator = profile.separator
         if not separator:
             return ids
         tail = self._codec.encode(separator)
         end = len(ids) - len(tail)
         # Only behind a terminator: the same text may just as well be the end of what was said.
-        if end > 0 and ids[end:].tolist() == tail and int(ids[end - 1]) in self._profile.stop_ids:
+        if end > 0 and ids[end:].tolist() == tail and int(ids[end - 1]) in profile.stop_ids:
             return ids[:end]
         return ids
 

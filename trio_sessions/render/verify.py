@@ -319,7 +319,7 @@ class _Play:
             expected = as_token_ids(self._canonical(self._messages))
         except InvalidRequest:
             return "the template cannot end with this conversation"
-        findings = self._renderer.compare(expected, as_token_ids(self._ids), sampled)
+        findings = self._renderer.compare(expected, as_token_ids(self._ids), sampled, kwargs=self._kwargs)
         kinds = ", ".join(sorted({finding.type for finding in findings}))
         if not self._append_only:
             return "the template rewrites history" + (f" ({kinds})" if kinds else "")

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from trio_sessions.config import Settings
 from trio_sessions.core.history import LinearHistory
-from trio_sessions.core.messages import resolve_matcher
 from trio_sessions.engine.base import Engine
 from trio_sessions.observe import Metrics
 from trio_sessions.render.base import Renderer
+from trio_sessions.service.hooks import resolve_matcher
 from trio_sessions.service.inspect import SessionInspector
 from trio_sessions.service.offload import Offloader
 from trio_sessions.service.proxy import EngineProxy
@@ -50,7 +50,7 @@ class Gateway:
         self.metrics = Metrics()
         self.registry = SessionRegistry(new_history=LinearHistory, new_id=new_id, metrics=self.metrics)
         self.inspector = SessionInspector(renderer=renderer, metrics=self.metrics, offloader=offloader)
-        self.proxy = EngineProxy(engine, open_proxy=settings.open_proxy)
+        self.proxy = EngineProxy(engine, registry=self.registry, offloader=offloader, open_proxy=settings.open_proxy)
         self.turns = TurnPipeline(
             registry=self.registry,
             engine=engine,

@@ -60,13 +60,10 @@ class SessionInspector:
         if active is None:
             return None
         fields = json.decode(active.record.request_fields)
+        kwargs = fields.get("chat_template_kwargs") or {}
         try:
-            expected = self._renderer.canonical(
-                active.path_messages(),
-                tools=fields.get("tools"),
-                kwargs=fields.get("chat_template_kwargs") or {},
-            )
-            return self._renderer.compare(expected, active.tokens.materialize(), active.sampled_mask())
+            expected = self._renderer.canonical(active.path_messages(), tools=fields.get("tools"), kwargs=kwargs)
+            return self._renderer.compare(expected, active.tokens.materialize(), active.sampled_mask(), kwargs=kwargs)
         except (InvalidRequest, TokenizationFailed) as error:
             # The text may quote the conversation.
             _log.warning("cannot compare with the canonical rendering", session=session_id, code=error.code)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Final
 from urllib.parse import unquote
 
 from trio_sessions.engine.base import Engine, EngineCall
-from trio_sessions.errors import SessionError
+from trio_sessions.errors import NotProxied
+from trio_sessions.service.offload import Offloader
+from trio_sessions.service.registry import SessionRegistry
+from trio_sessions.service.session import Session
 from trio_sessions.service.turn import Reply, pass_through
 
-__all__ = ["ALLOWED_PATHS", "EngineProxy", "NotProxied"]
+__all__ = ["ALLOWED_PATHS", "EngineProxy"]
 
 # What an agent needs beside turns. Everything else an engine serves (weights, caches, aborts) is its trainer's.
 ALLOWED_PATHS: Final = frozenset(
@@ -33,33 +37,35 @@ _MODEL: Final = re.compile(r"v1/models/[^?#]+")
 _AMBIGUOUS: Final = re.compile(r"//|/\.\.?(/|$)|[\\\x00-\x1f\x7f]|%2f|%5c|^\*$", re.IGNORECASE)
 
 
-class NotProxied(SessionError):
-    """The path is not one that is proxied."""
-
-    code = "not_proxied"
-
-
 class EngineProxy:
     """Forwards to the engine; nothing is recorded.
 
     Args:
         engine: where to.
+        registry: knows which requests run, for shutdown.
+        offloader: threads for long answers.
         open_proxy: forward every path, also the engine's control plane.
     """
 
-    def __init__(self, engine: Engine, *, open_proxy: bool) -> None:
+    def __init__(self, engine: Engine, *, registry: SessionRegistry, offloader: Offloader, open_proxy: bool) -> None:
         self._engine = engine
+        self._registry = registry
+        self._offload = offloader.run
         self._open = open_proxy
 
-    async def forward(self, request: EngineCall) -> Reply:
+    async def forward(self, session: Session, request: EngineCall) -> Reply:
         """The engine's reply.
 
         Raises:
             NotProxied: the path is not allowed, or it is one that another server could read as a different path.
             EngineUnreachable: see ``Engine.call``.
+            ServerDraining: shutdown has begun, or ended the request.
         """
         path = unquote(request.path)
         allowed = self._open or path in ALLOWED_PATHS or _MODEL.fullmatch(path) is not None
         if not allowed or _AMBIGUOUS.search(request.path) or _AMBIGUOUS.search(f"/{path}"):
             raise NotProxied(f"not found: {request.method} {path} is not proxied to the engine (see --open-proxy)")
-        return pass_through(await self._engine.call(request))
+        with self._registry.running(session):
+            async with session.request_nursery():
+                answer = await self._engine.call(request)
+        return await self._offload(partial(pass_through, answer), size=len(answer.body))

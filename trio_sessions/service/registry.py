@@ -37,7 +37,13 @@ class SessionRegistry:
         self._idle.set()
 
     def create(self) -> Session:
-        """A new, empty session."""
+        """A new, empty session.
+
+        Raises:
+            ServerDraining: shutdown has begun.
+        """
+        if self._draining:
+            raise ServerDraining("the server is shutting down and takes no more sessions")
         session = Session(self._new_id(), self._new_history())
         self._sessions[session.id] = session
         self._metrics.sessions_open.set(len(self._sessions))
@@ -65,8 +71,8 @@ class SessionRegistry:
         self._metrics.sessions_open.set(len(self._sessions))
 
     @contextmanager
-    def running_turn(self, session: Session) -> Iterator[None]:
-        """Count a turn of ``session`` as running, so that shutdown waits for it.
+    def running(self, session: Session) -> Iterator[None]:
+        """Count a request of ``session`` to the engine as running, so that shutdown waits for it.
 
         Raises:
             ServerDraining: shutdown has begun.
@@ -76,11 +82,9 @@ class SessionRegistry:
         if not self._running:
             self._idle = trio.Event()
         self._running[session] += 1
-        self._metrics.turns_in_flight.inc()
         try:
             yield
         finally:
-            self._metrics.turns_in_flight.dec()
             self._running[session] -= 1
             if not self._running[session]:
                 del self._running[session]
@@ -94,5 +98,5 @@ class SessionRegistry:
             await self._idle.wait()
             return
         for session in list(self._running):
-            session.cancel_turns()
+            session.cancel_requests()
         await self._idle.wait()

@@ -30,7 +30,7 @@ class Session:
         self.lock = trio.Lock()
         self.compared: WeakSet[Checkpoint] = WeakSet()
         self._closed = False
-        self._turns: set[trio.CancelScope] = set()
+        self._scopes: set[trio.CancelScope] = set()
         self._turns_started = 0
 
     @property
@@ -52,31 +52,33 @@ class Session:
         self._turns_started += 1
         return self._turns_started
 
-    def cancel_turns(self) -> None:
-        """Cancel every running turn because the server stops."""
-        for scope in self._turns:
+    def cancel_requests(self) -> None:
+        """Cancel every running request because the server stops."""
+        for scope in self._scopes:
             scope.cancel()
 
     @asynccontextmanager
-    async def turn_nursery(self) -> AsyncIterator[trio.Nursery]:
-        """The nursery of one turn, whose cancel scope the session knows.
+    async def request_nursery(self) -> AsyncIterator[trio.Nursery]:
+        """The nursery of one request to the engine, whose cancel scope the session knows.
+
+        What a request needs beside its own task, a stream's keep-alives say, runs in it.
 
         An error raised inside comes out as it is, not in a group.
 
         Raises:
-            ServerDraining: ``cancel_turns`` ended the turn. A cancellation from outside (the client went away) stays
-                what it is.
+            ServerDraining: ``cancel_requests`` ended the request. A cancellation from outside (the client went away)
+                stays what it is.
         """
         try:
             async with trio.open_nursery() as nursery:
-                self._turns.add(nursery.cancel_scope)
+                self._scopes.add(nursery.cancel_scope)
                 try:
                     yield nursery
                 finally:
-                    self._turns.discard(nursery.cancel_scope)
+                    self._scopes.discard(nursery.cancel_scope)
         except BaseExceptionGroup as group:
             if len(group.exceptions) != 1:
                 raise
             raise group.exceptions[0] from group.exceptions[0].__cause__
         if nursery.cancel_scope.cancelled_caught:
-            raise ServerDraining("the server is shutting down: the turn was cancelled and nothing was recorded")
+            raise ServerDraining("the server is shutting down: the request was cancelled and nothing was recorded")

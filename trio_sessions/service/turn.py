@@ -6,9 +6,10 @@ Whatever can fail is done before the first thing is changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import structlog
@@ -135,16 +136,19 @@ class TurnPipeline:
         log = self._log.bind(session=session.id, turn=session.next_turn_number())
         outcome: TurnOutcome = "cancelled"
         try:
-            with self._registry.running_turn(session):
-                async with session.turn_nursery():
+            with self._registry.running(session), self._metrics.turns_in_flight.track_inprogress():
+                async with session.request_nursery():
                     outcome, reply = await self._turn(session, request, dialect, arrived, log)
                 return reply
         except SessionError as error:
             outcome = _outcome_of(error)
-            # Only what an engine did is told in full: the other texts may quote the conversation.
-            text = {"error": str(error)} if outcome == "engine_error" else {}
-            log.info("turn failed", code=error.code, **text)
-            log.debug("turn failed", code=error.code, error=str(error))
+            # Most texts may quote the conversation.
+            tell = log.info if outcome == "refused" else log.warning
+            tell("turn failed", code=error.code, **_harmless(error))
+            log.debug("why the turn failed", error=str(error))
+            raise
+        except trio.Cancelled:
+            log.info("turn cancelled")
             raise
         except Exception:
             outcome = "failed"
@@ -164,7 +168,7 @@ class TurnPipeline:
         prepared = await self._offload(lambda: prepare_chat_request(request.body, self._policy), size=len(request.body))
         async with session.lock:
             session.ensure_open()
-            plan = await self._plan(session, prepared)
+            plan = await self._plan(session, prepared, size=len(request.body))
         body = await self._offload(plan.request.encode, size=len(request.body) + 4 * len(plan.request.input_ids))
 
         asked = trio.current_time()
@@ -181,8 +185,8 @@ class TurnPipeline:
         answered = trio.current_time()
         self._metrics.engine_seconds.observe(answered - asked)
         if answer.status != 200:
-            log.info("engine refused the turn", status=answer.status)
-            return "engine_error", pass_through(answer)
+            log.warning("the engine refused the turn", status=answer.status)
+            return "engine_error", await self._offload(partial(pass_through, answer), size=len(answer.body))
         digest = await self._offload(
             lambda: _digest(answer, dialect, plan.request.input_ids, stream=prepared.stream),
             size=len(answer.body),
@@ -191,7 +195,7 @@ class TurnPipeline:
         # From here on the turn is decided: a client that goes away now no longer takes it back.
         with trio.CancelScope(shield=True):
             async with session.lock:
-                outcome = self._commit(session, request, plan, digest, arrived)
+                outcome = self._commit(session, request, plan, digest, arrived, log)
         overhead = (trio.current_time() - began) - (answered - asked)
         self._metrics.overhead_seconds.observe(overhead)
         log.info(
@@ -206,45 +210,55 @@ class TurnPipeline:
         )
         return outcome, digest.reply
 
-    async def _plan(self, session: Session, prepared: PreparedRequest) -> _Plan:
-        attachment = session.history.attach(prepared.messages, self._matcher)
+    async def _plan(self, session: Session, prepared: PreparedRequest, *, size: int) -> _Plan:
+        # The lock is held, so that the history stays as it is while a thread looks at it.
+        attachment = await self._offload(lambda: session.history.attach(prepared.messages, self._matcher), size=size)
         kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
         stored = attachment.tokens.materialize()
-        size = self._renderer.weight(attachment.appended, tools=prepared.tools, kwargs=kwargs)
+        weight = self._renderer.weight(attachment.appended, tools=prepared.tools, kwargs=kwargs)
         if attachment.base is None:
             prompt = await self._offload(
                 lambda: self._renderer.render(attachment.appended, tools=prepared.tools, kwargs=kwargs),
-                size=size,
+                size=weight,
             )
             extension = Extension(keep=0, token_ids=prompt)
         else:
-            self._check_roles(session, attachment)
-            extension = await self._offload(
-                lambda: self._renderer.extend(
-                    stored,
-                    stored_messages=attachment.stored,
-                    appended=attachment.appended,
-                    tools=prepared.tools,
-                    kwargs=kwargs,
-                ),
-                size=size,
-            )
+            try:
+                extension = await self._offload(lambda: self._extend(attachment, stored, prepared, kwargs), size=weight)
+            except AppendRoleNotSupported:
+                session.history.settle_refused_role(attachment)
+                raise
         input_ids = np.concatenate([stored[: extension.keep], extension.token_ids])
         request = prepared.engine_request(input_ids, template_kwargs=kwargs, stored_tokens=len(stored))
         return _Plan(attachment=attachment, stored=stored, extension=extension, request=request)
 
-    def _check_roles(self, session: Session, attachment: Attachment) -> None:
-        allowed = self._renderer.appendable_roles
+    def _extend(
+        self, attachment: Attachment, stored: TokenIds, prepared: PreparedRequest, kwargs: Mapping[str, Any]
+    ) -> Extension:
+        allowed = self._renderer.appendable_roles(kwargs)
         for index, message in enumerate(attachment.appended, start=len(attachment.stored)):
             if message["role"] not in allowed:
-                session.history.settle_refused_role(attachment)
+                because = f" ({attachment.divergence})" if attachment.divergence else ""
                 raise AppendRoleNotSupported(
                     f"appended message at index {index} has role={message['role']!r}, allowed={sorted(allowed)}"
-                    "; the selected TITO fixed template does not support appending this role"
+                    f"{because}; the selected TITO fixed template does not support appending this role"
                 )
+        return self._renderer.extend(
+            stored,
+            stored_messages=attachment.stored,
+            appended=attachment.appended,
+            tools=prepared.tools,
+            kwargs=kwargs,
+        )
 
     def _commit(
-        self, session: Session, request: TurnRequest, plan: _Plan, digest: _Digest, arrived: float
+        self,
+        session: Session,
+        request: TurnRequest,
+        plan: _Plan,
+        digest: _Digest,
+        arrived: float,
+        log: structlog.stdlib.BoundLogger,
     ) -> TurnOutcome:
         if session.closed:
             return "closed"
@@ -259,6 +273,8 @@ class TurnPipeline:
         )
         checkpoint = self._checkpoint(request, plan, digest, arrived)
         session.history.commit(plan.attachment, checkpoint)
+        if plan.attachment.discards:
+            log.warning("the turn takes the place of the last one", because=plan.attachment.divergence)
         self._metrics.prompt_tokens.inc(len(plan.request.input_ids))
         self._metrics.sampled_tokens.inc(len(digest.completion.token_ids))
         self._metrics.rollbacks.inc(plan.attachment.discards)
@@ -277,7 +293,7 @@ class TurnPipeline:
                 request_timestamp=arrived,
                 method=request.method,
                 request_fields=plan.request.fields,
-                replayed=plan.attachment.replayed,
+                respelled=plan.attachment.respelled,
                 response=digest.response,
                 status_code=200,
             ),
@@ -301,6 +317,17 @@ def _digest(answer: EngineAnswer, dialect: Dialect, prompt: TokenIds, *, stream:
         raise BadEngineAnswer(f"invalid chat completion response: {error}") from error
     compacted = EngineAnswer(status=answer.status, headers=answer.headers, body=response)
     return _Digest(completion=completion, response=response, reply=dialect.encode(compacted, stream=stream))
+
+
+def _harmless(error: SessionError) -> dict[str, str]:
+    """What the log may say of an error beside its code."""
+    match error:
+        case EngineUnreachable():
+            return {"kind": error.kind}
+        case BadEngineAnswer():
+            return {"error": str(error)}
+        case _:
+            return {}
 
 
 def _outcome_of(error: SessionError) -> TurnOutcome:

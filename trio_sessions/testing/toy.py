@@ -30,10 +30,13 @@ class ToyRenderer:
 
     name = "toy"
     max_trim_tokens = 0
-    appendable_roles = frozenset({"user", "tool", "system"})
 
     def __init__(self) -> None:
         self.rendered = 0
+
+    def appendable_roles(self, kwargs: TemplateKwargs) -> frozenset[str]:
+        """User, tool and system."""
+        return frozenset({"user", "tool", "system"})
 
     def effective_kwargs(self, requested: TemplateKwargs) -> dict[str, Any]:
         """The request's own; ``{"pinned": ...}`` other than True is refused."""
@@ -63,7 +66,9 @@ class ToyRenderer:
         """See ``Renderer.canonical``."""
         return as_token_ids(self._spell(messages))
 
-    def compare(self, expected: TokenIds, actual: TokenIds, sampled: npt.NDArray[np.bool_]) -> list[Mismatch]:
+    def compare(
+        self, expected: TokenIds, actual: TokenIds, sampled: npt.NDArray[np.bool_], *, kwargs: TemplateKwargs
+    ) -> list[Mismatch]:
         """One finding when the texts differ."""
         wanted, got = self.decode(expected), self.decode(actual)
         if wanted.removesuffix("<end>") == got.removesuffix("<end>"):

@@ -13,10 +13,9 @@ from werkzeug.exceptions import HTTPException
 
 from trio_sessions.core import json
 from trio_sessions.engine.base import EngineCall, Headers
-from trio_sessions.errors import SessionError
+from trio_sessions.errors import NotProxied, SessionError
 from trio_sessions.observe import METRICS_CONTENT_TYPE
 from trio_sessions.service.gateway import Gateway
-from trio_sessions.service.proxy import NotProxied
 from trio_sessions.service.turn import Reply, TurnRequest
 from trio_sessions.web.dialects.chat import ChatDialect
 from trio_sessions.web.errors import error_reply, status_of
@@ -85,7 +84,7 @@ def create_app(gateway: Gateway) -> QuartTrio:
             body=await _body(),
             session_id=session.id,
         )
-        return _response(await gateway.proxy.forward(call))
+        return _response(await gateway.proxy.forward(session, call))
 
     @app.errorhandler(SessionError)
     async def session_error(error: SessionError) -> Response:

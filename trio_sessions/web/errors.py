@@ -11,12 +11,12 @@ from trio_sessions.errors import (
     EngineUnreachable,
     InvalidRequest,
     MatcherFailed,
+    NotProxied,
     ServerDraining,
     SessionError,
     SessionNotFound,
     TokenizationFailed,
 )
-from trio_sessions.service.proxy import NotProxied
 from trio_sessions.service.turn import Reply
 
 __all__ = ["STATUS", "error_reply", "status_of"]

@@ -32,7 +32,7 @@ class TurnRecord:
         request_timestamp: when the request arrived, seconds since the epoch.
         method: HTTP method of the client's request.
         request_fields: JSON object (compact bytes) that went to the engine, without ``messages`` and ``input_ids``.
-        replayed: index to message, for those messages of the reused prefix that the client spelled differently.
+        respelled: index to message, where the client spells the reused prefix differently than in the request before.
         response: the engine's whole answer, compact JSON.
         status_code: the engine's status.
     """
@@ -41,7 +41,7 @@ class TurnRecord:
     request_timestamp: float
     method: str
     request_fields: bytes
-    replayed: Mapping[int, Message]
+    respelled: Mapping[int, Message]
     response: bytes
     status_code: int
 
@@ -92,11 +92,7 @@ class Checkpoint:
 
     def request_messages(self) -> list[Message]:
         """The messages of the turn's request as its client spelled them."""
-        before = [] if self.parent is None else self.parent.path_messages()
-        before.extend(self.messages[:-1])
-        for index, message in self.record.replayed.items():
-            before[index] = message
-        return before
+        return _spelled_by_client(self)[:-1]
 
     def request(self) -> EngineRequest:
         """The request that the engine answered."""
@@ -117,6 +113,20 @@ def path_of(leaf: Checkpoint | None) -> list[Checkpoint]:
     return path
 
 
+def _spelled_by_client(leaf: Checkpoint | None) -> list[Message]:
+    """The path's messages as the leaf's client last spelled them; those it has not sent yet as they are stored.
+
+    Only changes of spelling are kept with a turn, so that a client that always spells in its own way costs one message
+    a turn, not its whole history each time.
+    """
+    messages: list[Message] = []
+    for checkpoint in path_of(leaf):
+        for index, message in checkpoint.record.respelled.items():
+            messages[index] = message
+        messages.extend(checkpoint.messages)
+    return messages
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Attachment:
     """Where a request joins the history.
@@ -125,17 +135,19 @@ class Attachment:
         base: the checkpoint it extends, None for a fresh prompt.
         stored: the base's messages, the authoritative spelling of the reused prefix.
         appended: the request's messages after that prefix.
-        replayed: index to message where the client's spelling of the prefix is not the stored one.
+        respelled: index to message where the client spells the prefix differently than in the base's request.
         ticket: the state of the history it was decided on; a commit compares it.
         discards: how many checkpoints a commit gives up.
+        divergence: where and in which fields the request leaves the stored history; empty where it extends it.
     """
 
     base: Checkpoint | None
     stored: Sequence[Message]
     appended: Sequence[Message]
-    replayed: Mapping[int, Message]
+    respelled: Mapping[int, Message]
     ticket: int
     discards: int
+    divergence: str = ""
 
     @classmethod
     def at(
@@ -146,19 +158,21 @@ class Attachment:
         *,
         ticket: int,
         discards: int,
+        divergence: str = "",
     ) -> Attachment:
         """The attachment of ``request`` at ``base``, whose messages are ``stored``."""
         return cls(
             base=base,
             stored=stored,
             appended=request[len(stored) :],
-            replayed={
+            respelled={
                 index: message
-                for index, (kept, message) in enumerate(zip(stored, request, strict=False))
-                if not identical(kept, message)
+                for index, (before, message) in enumerate(zip(_spelled_by_client(base), request, strict=False))
+                if not identical(before, message)
             },
             ticket=ticket,
             discards=discards,
+            divergence=divergence,
         )
 
     @property

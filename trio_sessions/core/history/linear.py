@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trio_sessions.core.history.base import Attachment, Checkpoint, Message
-from trio_sessions.core.messages import Matcher, matching_prefix_length
+from trio_sessions.core.messages import Matcher, differing_fields, matching_prefix_length
 from trio_sessions.errors import RollbackRefused
 
 __all__ = ["MAX_ASSISTANT_ROLLBACK_STEPS", "LinearHistory"]
@@ -46,7 +46,14 @@ class LinearHistory:
                 f"(stored has {len(stored)} messages, request has {len(messages)} messages)"
             )
         kept = 0 if base is None else base.message_count
-        return Attachment.at(base, stored[:kept], messages, ticket=self._version, discards=discards)
+        return Attachment.at(
+            base,
+            stored[:kept],
+            messages,
+            ticket=self._version,
+            discards=discards,
+            divergence=_divergence(stored, messages, matched) if discards else "",
+        )
 
     def settle_refused_role(self, attachment: Attachment) -> None:
         """Roll back all the same: the reference does, and clients rely on it."""
@@ -70,3 +77,10 @@ class LinearHistory:
 
 def _depth(checkpoint: Checkpoint | None) -> int:
     return 0 if checkpoint is None else checkpoint.depth
+
+
+def _divergence(stored: Sequence[Message], messages: Sequence[Message], index: int) -> str:
+    if index >= len(messages):
+        return f"the request ends before stored message {index}"
+    fields = differing_fields(stored[index], messages[index])
+    return f"message {index} differs from the stored one in {', '.join(fields) or 'what the matcher looks at'}"

@@ -10,11 +10,9 @@ from trio_sessions.engine.embedded.app import create_engine_app, serve_engine
 from trio_sessions.engine.embedded.chat import EmbeddedEngine
 from trio_sessions.engine.embedded.desk import Desk, Stats
 from trio_sessions.engine.embedded.faults import FAULT_HEADER, FAULT_KINDS, Fault, parse_fault
-from trio_sessions.engine.embedded.load import BUILTIN
 from trio_sessions.engine.embedded.reply import EngineReply
 
 __all__ = [
-    "BUILTIN",
     "FAULT_HEADER",
     "FAULT_KINDS",
     "Desk",

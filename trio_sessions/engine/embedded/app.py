@@ -12,7 +12,7 @@ from quart_trio import QuartTrio
 from trio_sessions.engine.embedded.chat import EmbeddedEngine
 from trio_sessions.engine.embedded.desk import BrokenOff, Desk
 from trio_sessions.engine.embedded.faults import FAULT_HEADER, Fault
-from trio_sessions.hosting import AppServer, WholeRequests, listen, url_of
+from trio_sessions.hosting import AppServer, WholeRequests, bind, url_of
 
 if TYPE_CHECKING:
     from hypercorn.typing import (
@@ -83,7 +83,7 @@ async def serve_engine(
         AddressInUse: the address cannot be bound.
     """
     app = create_engine_app(engine, latency=latency, fault=fault)
-    with listen(host, port) as listener:
+    with bind(host, port) as listener:
         async with trio.open_nursery() as nursery:
             await nursery.start(AppServer(WholeRequests(app), listener).run)
             task_status.started(url_of(listener))

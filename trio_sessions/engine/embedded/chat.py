@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trio_sessions import data
+from trio_sessions.config import BUILTIN_TOKENIZER
 from trio_sessions.engine.embedded import replay
 from trio_sessions.engine.embedded.answer import Goal, answer_plan, parse_message
 from trio_sessions.engine.embedded.family import Family
-from trio_sessions.engine.embedded.load import BUILTIN, load_tokenizer
+from trio_sessions.engine.embedded.load import load_fast_tokenizer
 from trio_sessions.engine.embedded.model import NGramModel
 from trio_sessions.engine.embedded.prompt import PrefixCache, last_two, thinking_of
 from trio_sessions.engine.embedded.render import render_prompt
@@ -67,7 +68,7 @@ class EmbeddedEngine:
 
     def __init__(
         self,
-        tokenizer: Any = BUILTIN,
+        tokenizer: Any = BUILTIN_TOKENIZER,
         *,
         seed: int | None = None,
         model_name: str = "embedded",
@@ -85,11 +86,11 @@ class EmbeddedEngine:
         self._clock = clock
         self._seed = secrets.token_hex(8) if seed is None else str(seed)
         self._ordinals = itertools.count()
-        self._tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
+        self._tokenizer = load_fast_tokenizer(str(tokenizer)) if isinstance(tokenizer, str | Path) else tokenizer
         self._encoder = self._tokenizer.backend_tokenizer
         self.vocabulary = Vocabulary.of(self._encoder)
         self.family = Family.of(self._tokenizer, self.vocabulary)
-        if isinstance(tokenizer, str) and tokenizer == BUILTIN:
+        if isinstance(tokenizer, str) and tokenizer == BUILTIN_TOKENIZER:
             known = np.asarray([bool(spelling) for spelling in self.vocabulary.spellings], dtype=np.bool_)
             self.model = NGramModel.load(data.builtin_model_path(), known=known)
         else:

@@ -103,8 +103,6 @@ def _delta(raw_message: msgspec.Raw) -> dict[str, Any]:
     if message.get("reasoning_content") is not None:
         delta["reasoning_content"] = message["reasoning_content"]
     calls = message.get("tool_calls")
-    if calls and isinstance(calls, list):
-        delta["tool_calls"] = [
-            {**call, "index": index} if isinstance(call, dict) else call for index, call in enumerate(calls)
-        ]
+    if calls:
+        delta["tool_calls"] = [{**call, "index": index} for index, call in enumerate(calls)]
     return delta

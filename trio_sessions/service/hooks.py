@@ -1,0 +1,59 @@
+"""Functions of the user that the gateway calls, found by dotted path.
+
+They run while the session's lock is held, on the event loop or, for long requests, in a worker thread: they have to be
+quick, must not block, and must be safe to call from several threads.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trio_sessions.core.messages import MATCHERS, Matcher
+from trio_sessions.errors import ConfigurationError, MatcherFailed
+
+__all__ = ["resolve_matcher"]
+
+
+def resolve_matcher(selector: str) -> Matcher:
+    """The matcher named by a built-in name or by a dotted import path.
+
+    A matcher from an import path is wrapped so that an exception or an answer that is no bool becomes
+    ``MatcherFailed`` instead of a match.
+
+    Raises:
+        ConfigurationError: no such name, nothing importable there, not callable, or a coroutine function.
+    """
+    if selector in MATCHERS:
+        return MATCHERS[selector]
+    module_name, _, attribute = selector.rpartition(".")
+    if not module_name:
+        raise ConfigurationError(
+            f"unknown message matcher {selector!r}: use {', '.join(MATCHERS)}, or a dotted import path"
+        )
+    try:
+        matcher = getattr(importlib.import_module(module_name), attribute)
+    # Importing a user's module runs it, so anything may come out.
+    except Exception as error:
+        raise ConfigurationError(f"cannot import message matcher {selector!r}: {error}") from error
+    if not callable(matcher):
+        raise ConfigurationError(f"message matcher {selector!r} is not callable")
+    if inspect.iscoroutinefunction(matcher) or inspect.iscoroutinefunction(type(matcher).__call__):
+        raise ConfigurationError(f"message matcher {selector!r} is async; a matcher is synchronous")
+    return _checked(matcher, selector)
+
+
+def _checked(matcher: Callable[[Any, Any], Any], selector: str) -> Matcher:
+    def matches(stored: Mapping[str, Any], replayed: Mapping[str, Any]) -> bool:
+        try:
+            answer = matcher(stored, replayed)
+        # Whatever a user's function raises is a defect of the configuration, and never a match.
+        except Exception as error:
+            raise MatcherFailed(f"message matcher {selector} raised {type(error).__name__}: {error}") from error
+        if type(answer) is not bool:
+            raise MatcherFailed(f"message matcher {selector} must return a bool, got {type(answer).__name__}")
+        return answer
+
+    return matches
