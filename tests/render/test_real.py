@@ -43,6 +43,7 @@ QWEN35 = chatml("user", "tool", system="System message must be at the beginning"
 MINIMAX = Facts({"user", "tool"}, {"system": DROPPED, "developer": DROPPED}, {"[e~["})
 FAMILIES = {
     "qwen-2.5": chatml("user", "tool", "system", developer=DROPPED),
+    "qwen-3": chatml("user", "tool", "system", developer=DROPPED),
     "qwq-32b": chatml("user", "tool", "system", developer=DROPPED),
     "qwen-3.5": QWEN35,
     "qwen-3.6": QWEN35,
