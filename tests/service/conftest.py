@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-import structlog
 
 from trio_sessions.config import Settings
 from trio_sessions.engine.base import Engine
@@ -87,15 +86,3 @@ def bench() -> Callable[..., Bench]:
 @pytest.fixture
 def held() -> HeldBench:
     return HeldBench(ToyRenderer())
-
-
-@pytest.fixture(autouse=True)
-def _quiet_logs() -> Iterator[None]:
-    before = structlog.get_config()
-    structlog.configure(processors=[_drop])
-    yield
-    structlog.configure(**before)
-
-
-def _drop(*_: Any) -> NoReturn:
-    raise structlog.DropEvent

@@ -1,28 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
-import structlog
 import trio
 
 from tests.web.support import LIMIT_SECONDS, Serve, Served, Session, serving
 from tests.web.wire_engine import WireEngine
 from trio_sessions.engine.sglang import SGLangEngine
-
-
-@pytest.fixture(autouse=True)
-def _quiet_logs() -> Iterator[None]:
-    before = structlog.get_config()
-    structlog.configure(processors=[_drop])
-    yield
-    structlog.configure(**before)
-
-
-def _drop(*_: Any) -> NoReturn:
-    raise structlog.DropEvent
 
 
 @pytest.fixture
