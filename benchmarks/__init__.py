@@ -1,0 +1,1 @@
+"""Benchmarks: what the gateway costs, measured side by side in one run."""

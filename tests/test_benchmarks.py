@@ -1,0 +1,12 @@
+"""Benchmarks run and give figures; how large they are is no assertion."""
+
+from __future__ import annotations
+
+from benchmarks.render import measure
+from trio_sessions.render.load import load_renderer
+
+
+def test_render_gives_a_row_a_length() -> None:
+    rows = measure(load_renderer("builtin"), lengths=(2, 4), repeats=1)
+    assert [row.messages for row in rows] == [2, 4]
+    assert all(row.tokens > 0 and row.whole_ms > 0 and row.suffix_ms > 0 for row in rows)
