@@ -51,6 +51,17 @@ def test_the_profile_of_an_ordinary_template():
     assert "tool arguments    JSON text" in printed("string arguments", PASSED)
 
 
+def test_thinking_and_the_clock():
+    text = printed("thinks", PASSED)
+    assert 'thinking          "<think>" to "</think>"' in text
+    assert "past thinking     dropped; kept with preserve_thinking=true" in text
+    assert "clock             not read" in text
+    text = printed("reads the clock", PASSED)
+    assert "thinking          no marks" in text
+    assert "past thinking     never written" in text
+    assert "clock             read: prompts change with the date" in text
+
+
 def test_the_matrix_and_the_verdict():
     text = printed("chatml", PASSED)
     assert "a [b]talk[/b]" in text
@@ -70,6 +81,7 @@ def test_what_was_found_is_json():
     facts = json.loads(json.dumps(describe(renderer_of("qwen3"))))
     assert facts["stops"] == [{"id": 151645, "text": "<|im_end|>"}]
     assert facts["appendable_roles"] == ["system", "tool", "user"]
+    assert facts["thinking"] == {"open": "<think>", "close": "\n</think>\n\n"}
     assert facts["refused_roles"] == {"developer": "the template drops the message"}
 
 
@@ -118,3 +130,8 @@ def test_nothing_but_the_result_is_on_standard_output(capsys, arguments):
     out, err = capsys.readouterr()
     assert "Checking the chat template of builtin" in err
     assert "Checking" not in out
+
+
+def test_a_tokenizer_that_cannot_be_loaded_is_named_as_it_was_given(capsys, tmp_path):
+    assert main(["verify", str(tmp_path)]) == 2
+    assert f"trio-sessions: error: TOKENIZER: cannot load '{tmp_path}'" in capsys.readouterr().err

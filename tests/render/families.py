@@ -13,6 +13,7 @@ from trio_sessions.render.load import load_renderer
 from trio_sessions.render.template import TemplateRenderer
 
 CHATML_SPECIALS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|call|>")
+THINKING_SPECIALS = (*CHATML_SPECIALS, "<think>", "</think>")
 LLAMA_SPECIALS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 MISTRAL_SPECIALS = ("[INST]", "[/INST]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]")
 GLM_SPECIALS = ("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<|endoftext|>")
@@ -123,6 +124,16 @@ TEMPLATES = MappingProxyType(
             "{% elif m.role == 'assistant' and loop.last and not add_generation_prompt %}"
             "<|endoftext|>{% else %}<|im_end|>{% endif %}"
         ),
+        # Past thinking is dropped, unless one asks for it.
+        "thinks": chatml(
+            "<|im_start|>{{ m.role }}\n{% if m.reasoning_content and "
+            "(loop.last or (preserve_thinking is defined and preserve_thinking)) %}"
+            "<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}" + _CALLS_EITHER + "<|im_end|>\n"
+        ),
+        "opens thinking": chatml(
+            turn(), opener="{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+        ),
+        "reads the clock": chatml(turn(), head="{{ strftime_now('%Y') }}"),
         "switches terminator": chatml(
             "<|im_start|>{{ m.role }}\n{{ m.content }}"
             + _CALLS_EITHER
@@ -144,6 +155,8 @@ def tokenizer_of(name: str):
             return byte_level(LLAMA_SPECIALS, eos="<|eot_id|>", bos="<|begin_of_text|>")
         case "mistral":
             return metaspace(MISTRAL_SPECIALS, eos="</s>", bos="<s>")
+        case "thinks" | "opens thinking":
+            return byte_level(THINKING_SPECIALS, eos="<|im_end|>")
         case "glm":
             return byte_level(GLM_SPECIALS, eos="<|endoftext|>")
         case _:

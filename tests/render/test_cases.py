@@ -252,3 +252,51 @@ def test_case_6_thinking_that_the_template_drops_later_is_reported():
 def test_decoding_shows_special_tokens(ids):
     renderer = renderer_of("qwen3")
     assert renderer.decode(ids_of(*ids, IM_END)).endswith("<|im_end|>")
+
+
+def thinking_ids(renderer):
+    marks = renderer.profile.thinking
+    assert marks is not None
+    return marks.open_id, marks.close_id
+
+
+@pytest.mark.parametrize("name", ["qwen3", "thinks"])
+@settings(PATIENT, max_examples=20)
+@given(thought=plain_texts, rounds=st.integers(0, 2))
+def test_case_5_an_open_thought_is_closed_before_the_turn(name, thought, rounds):
+    renderer = renderer_of(name)
+    closed = "".join(f"<think>{thought}</think>" for _ in range(rounds))
+    stored = stored_after(renderer, user("hello"), sampled="", stop=None).tolist()
+    stored = ids_of(*stored, *renderer._codec.encode(f"{closed}<think>\n{thought}"))
+    extension = extend(renderer, stored, [user("more")])
+    close = renderer._codec.encode(renderer.profile.thinking.close)
+    assert extension.keep == len(stored)
+    assert extension.synthetic == len(close) + 1
+    assert extension.token_ids.tolist()[: extension.synthetic] == [*close, terminator(renderer)]
+    # What follows is what follows any other turn.
+    other = extend(renderer, ids_of(*stored, terminator(renderer)), [user("more")])
+    assert extension.token_ids.tolist()[extension.synthetic :] == other.token_ids.tolist()
+    assert other.synthetic == 0
+
+
+@pytest.mark.parametrize(
+    ("question", "sampled"),
+    [
+        ("hello", "<think>\nwhy\n</think>\n\nbecau"),
+        ("hello", "becau"),
+        # The mark in a client's text opens no thought of the model's.
+        ("what is <think>", "becau"),
+    ],
+)
+def test_case_5_where_no_thought_is_open_only_the_turn_is_closed(question, sampled):
+    renderer = renderer_of("qwen3")
+    prompt = renderer.render([user(question)], tools=None, kwargs={}).tolist()
+    extension = extend(renderer, ids_of(*prompt, *renderer._codec.encode(sampled)), [user("more")])
+    assert (extension.synthetic, int(extension.token_ids[0])) == (1, IM_END)
+
+
+def test_case_5_a_thought_that_the_template_opened_is_closed_too():
+    renderer = renderer_of("opens thinking")
+    prompt = renderer.render([user("hello")], tools=None, kwargs={})
+    extension = extend(renderer, prompt, [user("more")])
+    assert renderer.decode(extension.token_ids[: extension.synthetic]) == "\n</think>\n\n<|im_end|>"

@@ -202,3 +202,38 @@ def test_what_follows_must_encode_as_it_does_in_its_place(monkeypatch):
     monkeypatch.setattr(codec, "encode", lambda text: encode(text) + ([] if text.startswith("<|im_end|>") else [5]))
     with pytest.raises(ConfigurationError, match="encodes differently on its own than in its place"):
         TemplateRenderer(ChatTemplate(tokenizer_of("chatml"), TEMPLATES["chatml"]), codec)
+
+
+@pytest.mark.parametrize(
+    ("name", "close", "past", "keeps"),
+    [
+        ("thinks", "</think>", "dropped", {"preserve_thinking": True}),
+        ("opens thinking", "\n</think>\n\n", "never written", {}),
+        ("qwen3", "\n</think>\n\n", "dropped", {}),
+        ("chatml", None, "never written", {}),
+    ],
+)
+def test_how_a_template_treats_thinking(name, close, past, keeps):
+    profile = renderer_of(name).profile
+    assert (profile.thinking.close if profile.thinking else None) == close
+    assert profile.past_thinking == past
+    assert profile.keeps_thinking == keeps
+
+
+def test_thinking_that_is_kept_needs_no_kwarg():
+    renderer = from_template(TEMPLATES["thinks"], "thinks", defaults={"preserve_thinking": True})
+    assert renderer.profile.past_thinking == "kept"
+    assert renderer.profile.keeps_thinking == {}
+
+
+def test_a_thought_in_a_format_of_its_own_has_no_mark_to_close():
+    body = (
+        "<|im_start|>{{ m.role }}\n{% if m.reasoning_content %}<|call|>{{ m.reasoning_content }}"
+        "<|endoftext|>final{% endif %}{{ m.content }}<|im_end|>\n"
+    )
+    assert from_template(chatml(body)).profile.thinking is None
+
+
+def test_a_template_that_reads_the_clock():
+    assert renderer_of("reads the clock").profile.reads_clock
+    assert not renderer_of("chatml").profile.reads_clock

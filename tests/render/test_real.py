@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -27,6 +27,9 @@ class Facts:
     arguments: str = "object"
     content: str = "string"
     trim: int = 0
+    thought: str | None = None
+    past: str = "never written"
+    keeps: dict[str, bool] = field(default_factory=dict)
 
 
 def chatml(*roles: str, **refused: str) -> Facts:
@@ -37,35 +40,43 @@ def deepseek(*roles: str, arguments: str = "string", **refused: str) -> Facts:
     return Facts(set(roles), refused, {"<｜end▁of▁sentence｜>"}, arguments)
 
 
+THOUGHT = "\n</think>\n\n"
+
+
+def drops(facts: Facts, close: str, **keeps: bool) -> Facts:
+    """A template that drops past thinking, unless one of ``keeps`` says otherwise."""
+    return replace(facts, thought=close, past="dropped", keeps=keeps)
+
+
 GLM = Facts({"user", "tool", "system"}, {"developer": DROPPED}, GLM_STOPS, trim=1)
 OLD_GLM = Facts({"user"}, {"tool": DROPPED, "system": MOVED, "developer": DROPPED}, {"<|user|>"}, trim=1)
 QWEN35 = chatml("user", "tool", system="System message must be at the beginning", developer="Unexpected message role")
 MINIMAX = Facts({"user", "tool"}, {"system": DROPPED, "developer": DROPPED}, {"[e~["})
 FAMILIES = {
     "qwen-2.5": chatml("user", "tool", "system", developer=DROPPED),
-    "qwen-3": chatml("user", "tool", "system", developer=DROPPED),
-    "qwq-32b": chatml("user", "tool", "system", developer=DROPPED),
-    "qwen-3.5": QWEN35,
-    "qwen-3.6": QWEN35,
+    "qwen-3": drops(chatml("user", "tool", "system", developer=DROPPED), THOUGHT),
+    "qwq-32b": replace(chatml("user", "tool", "system", developer=DROPPED), thought=THOUGHT),
+    "qwen-3.5": drops(QWEN35, THOUGHT),
+    "qwen-3.6": drops(QWEN35, THOUGHT),
     "glm-4-32b-0414": OLD_GLM,
     "glm-z1-32b-0414": OLD_GLM,
-    "glm-4.5v": GLM,
-    "glm-4.6v": GLM,
-    "glm-4.7-flash": GLM,
-    "glm-5": GLM,
-    "glm-5.1": GLM,
-    "glm-5.2": GLM,
+    "glm-4.5v": drops(GLM, "</think>\n"),
+    "glm-4.6v": drops(GLM, "</think>\n"),
+    "glm-4.7-flash": drops(GLM, "</think>", clear_thinking=False),
+    "glm-5": drops(GLM, "</think>", clear_thinking=False),
+    "glm-5.1": drops(GLM, "</think>", clear_thinking=False),
+    "glm-5.2": drops(GLM, "</think>", clear_thinking=False),
     "minimax-m1-40k": Facts(
         {"user"},
         {"tool": "has no attribute 'name'", "system": MOVED, "developer": DROPPED},
         {"<end_of_sentence>"},
         content="parts",
     ),
-    "minimax": MINIMAX,
-    "minimax-m3": MINIMAX,
+    "minimax": drops(MINIMAX, THOUGHT),
+    "minimax-m3": replace(MINIMAX, thought="</mm:think>", past="kept"),
     "deepseek-v2": deepseek("user", "system", arguments="object", tool=DROPPED, developer=DROPPED),
     "deepseek-v3": deepseek("user", arguments="object", tool=HISTORY, system=MOVED, developer=DROPPED),
-    "deepseek-r1": deepseek("user", tool=HISTORY, system=MOVED, developer=DROPPED),
+    "deepseek-r1": replace(deepseek("user", tool=HISTORY, system=MOVED, developer=DROPPED), thought=THOUGHT),
     "deepseek-r1-0528-qwen3-8b": deepseek("user", "tool", system=MOVED, developer=DROPPED),
     "deepseek-v3.1": deepseek("user", "tool", system=MOVED, developer=DROPPED),
 }
@@ -87,6 +98,9 @@ def test_a_family_is_probed_and_passes_the_matrix(model, folder):
     assert {renderer.decode([stop]) for stop in profile.stop_ids} == facts.stops
     assert (profile.form.arguments, profile.form.content) == (facts.arguments, facts.content)
     assert profile.max_trim_tokens == facts.trim
+    assert (profile.thinking.close if profile.thinking else None) == facts.thought
+    assert (profile.past_thinking, profile.keeps_thinking) == (facts.past, facts.keeps)
+    assert not profile.reads_clock
     report = verify_renderer(renderer)
     assert report.passed, str(report)
     # A case is skipped for a refused role or a template that says no, and most are not.

@@ -45,9 +45,13 @@ async def verify_and_show(
     check_tokenizer(tokenizer, name="TOKENIZER")
     check_family(family)
     with progress(f"Checking the chat template of {tokenizer} ..."):
-        renderer, report = await trio.to_thread.run_sync(
-            partial(_verify, tokenizer, family, _read(chat_template), chat_template_kwargs)
-        )
+        try:
+            renderer, report = await trio.to_thread.run_sync(
+                partial(_verify, tokenizer, family, _read(chat_template), chat_template_kwargs)
+            )
+        except ConfigurationError as error:
+            # Here the tokenizer is no option but an argument.
+            raise ConfigurationError(str(error).replace("--tokenizer:", "TOKENIZER:", 1)) from error
     if json:
         _print_json({"tokenizer": tokenizer, "profile": describe(renderer), **report.to_json()})
     else:
@@ -72,6 +76,10 @@ def describe(renderer: TemplateRenderer) -> dict[str, Any]:
         "arguments": profile.form.arguments,
         "content": profile.form.content,
         "tools": profile.tools,
+        "thinking": _thinking(renderer),
+        "past_thinking": profile.past_thinking,
+        "keeps_thinking": dict(profile.keeps_thinking),
+        "reads_clock": profile.reads_clock,
     }
 
 
@@ -103,6 +111,8 @@ def _profile_table(facts: Mapping[str, Any]) -> Table:
     for role, terminator in facts["terminators"].items():
         by_terminator.setdefault(terminator, []).append(role)
     ends = [f"{_quoted(terminator)} before {', '.join(roles)}" for terminator, roles in by_terminator.items()]
+    thinking = facts["thinking"]
+    keeping = " or ".join(f"{name}={json.dumps(value)}" for name, value in facts["keeps_thinking"].items())
     rows = [
         ("terminator", "; ".join(ends)),
         ("stop ids", _listed(facts["stops"])),
@@ -115,6 +125,9 @@ def _profile_table(facts: Mapping[str, Any]) -> Table:
         ("generate again", f"no: {facts['generates_again']}" if facts["generates_again"] else "yes"),
         ("tool arguments", "an object" if facts["arguments"] == "object" else "JSON text"),
         ("content", "a string" if facts["content"] == "string" else "a list of parts"),
+        ("thinking", _quoted(thinking["open"]) + " to " + _quoted(thinking["close"]) if thinking else "no marks"),
+        ("past thinking", facts["past_thinking"] + (f"; kept with {keeping}" if keeping else "")),
+        ("clock", "read: prompts change with the date" if facts["reads_clock"] else "not read"),
         ("tool definitions", "with their wrapper" if facts["tools"] == "wrapper" else "bare functions"),
     ]
     for name, value in rows:
@@ -150,6 +163,13 @@ def _read(path: Path | None) -> str | None:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"cannot read --chat-template {path}: {error}") from error
+
+
+def _thinking(renderer: TemplateRenderer) -> dict[str, str] | None:
+    thinking = renderer.profile.thinking
+    if thinking is None:
+        return None
+    return {"open": renderer.decode(as_token_ids([thinking.open_id])), "close": thinking.close}
 
 
 def _texts(renderer: TemplateRenderer, ids: frozenset[int]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ a template for which no role is left is refused as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, get_args
 
@@ -16,7 +16,16 @@ from trio_sessions.errors import ConfigurationError, InvalidRequest
 from trio_sessions.render.codec import TextCodec
 from trio_sessions.render.jinja import ChatTemplate
 from trio_sessions.render.messages import ContentForm, MessageForm, normalize_messages
-from trio_sessions.render.profile import CALL_ID, BaseKind, Junction, TemplateProfile, base_conversation, tool_call
+from trio_sessions.render.profile import (
+    CALL_ID,
+    BaseKind,
+    Junction,
+    PastThinking,
+    TemplateProfile,
+    Thinking,
+    base_conversation,
+    tool_call,
+)
 from trio_sessions.render.suffix import cut_after, sentinel_for
 from trio_sessions.render.tools import ToolForm, engine_tools
 
@@ -28,6 +37,15 @@ _Conversation: TypeAlias = list[Mapping[str, Any]]
 _Tools: TypeAlias = list[dict[str, Any]] | None
 _S: Final = sentinel_for()
 _USER_TEXT: Final = "qUserTextq"
+_THOUGHT: Final = "qThoughtq"
+# Names under which templates are known to let past thinking stay. Switching thinking itself on or off is no business
+# of a probe: that changes the task.
+_KEEP_THINKING: Final[Mapping[str, Any]] = {
+    "clear_thinking": False,
+    "preserve_thinking": True,
+    "truncate_history_thinking": False,
+    "drop_thinking": False,
+}
 _TOOLS: Final = [
     {
         "type": "function",
@@ -165,6 +183,62 @@ class _Probe:
         with_opener = self._render([_user()], generation=True)
         without = self._render([_user()], generation=False)
         return with_opener.removeprefix(without) if with_opener.startswith(without) else ""
+
+    # Thinking.
+
+    def _thinking(self, stops: Collection[int]) -> Thinking | None:
+        turn = self._codec.first_added(self._opener)
+        if turn is None:
+            return None
+        before, close = self._thought() or self._opened_thought()
+        opened, closed = _last_added(before, self._codec), self._codec.first_added(close)
+        if opened is None or closed is None or {opened[1], closed[1]} & {turn[1], *stops}:
+            return None
+        # More than a mark and white space is a format of its own, which one text cannot close.
+        if close.strip() != self._codec.added_text[closed[1]]:
+            return None
+        return Thinking(turn[1], opened[1], closed[1], close)
+
+    def _thought(self) -> tuple[str, str] | None:
+        """Text up to a thought, and from its end to the answer; None where the template writes no thoughts."""
+        try:
+            text = self._tail_of_user([_assistant("qAnswerq", reasoning=_THOUGHT)], generation=False)
+        except InvalidRequest:
+            return None
+        before, thought, behind = text.partition(_THOUGHT)
+        close, answer, _ = behind.partition("qAnswerq")
+        return (before, close) if thought and answer else None
+
+    def _opened_thought(self) -> tuple[str, str]:
+        """The same from an opener that ends with a mark in angle brackets, the close being the mark's counterpart."""
+        opened = _last_added(self._opener, self._codec)
+        if opened is None:
+            return "", ""
+        mark = self._codec.added_text[opened[1]]
+        space = self._opener[opened[0] + len(mark) :]
+        counterpart = f"</{mark[1:]}"
+        if not mark.startswith("<") or space.strip() or counterpart not in self._codec.added_text.values():
+            return "", ""
+        return self._opener, f"{space}{counterpart}{space * 2}"
+
+    def _past_thinking(self, extra: Mapping[str, Any] | None = None) -> PastThinking:
+        turn = [_user("qBeforeq"), _assistant("qEarlierq", reasoning=_THOUGHT)]
+        following = [_user(), _assistant("qAnswerq")]
+        try:
+            if _THOUGHT in self._render([*turn, *following], generation=False, extra=extra):
+                return "kept"
+            return "dropped" if _THOUGHT in self._render(turn, generation=False, extra=extra) else "never written"
+        except InvalidRequest:
+            return "never written"
+
+    def _keeps_thinking(self) -> dict[str, Any]:
+        if self._past_thinking() == "kept":
+            return {}
+        return {
+            name: value
+            for name, value in _KEEP_THINKING.items()
+            if self._template.mentions(name) and self._past_thinking({name: value}) == "kept"
+        }
 
     # What follows an assistant turn.
 
@@ -327,9 +401,11 @@ class _Probe:
         generation: bool,
         tools: _Tools = None,
         form: MessageForm | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> str:
         messages = normalize_messages(conversation, form or self._form)
-        return self._template.render(messages, tools=tools, kwargs=self._kwargs, generation=generation)
+        kwargs = {**self._kwargs, **(extra or {})}
+        return self._template.render(messages, tools=tools, kwargs=kwargs, generation=generation)
 
     # Putting it together.
 
@@ -365,6 +441,10 @@ class _Probe:
             stop_ids=frozenset(stops),
             replaceable_ids=frozenset(openers if len(alternatives) > 1 else ()),
             assistant_header=self._assistant_header(),
+            thinking=self._thinking(stops),
+            past_thinking=self._past_thinking(),
+            keeps_thinking=self._keeps_thinking(),
+            reads_clock=self._template.mentions("strftime_now"),
         )
 
     def _opens_first_user_turn(self, openers: Iterable[int]) -> bool:
@@ -416,7 +496,13 @@ def _require_equal(tails: Sequence[str]) -> None:
 
 def _last_token(text: str, codec: TextCodec) -> int | None:
     """Where the last control token of ``text`` starts."""
-    places = [text.rfind(token) for i in codec.encode(text) if (token := codec.added_text.get(i, "")).strip()]
+    found = _last_added(text, codec)
+    return None if found is None else found[0]
+
+
+def _last_added(text: str, codec: TextCodec) -> tuple[int, int] | None:
+    """The last added token of ``text`` that is more than white space: (position in the text, id), or None."""
+    places = [(text.rfind(token), i) for i in codec.encode(text) if (token := codec.added_text.get(i, "")).strip()]
     return max(places, default=None)
 
 

@@ -10,10 +10,22 @@ from trio_sessions.core.compare import Header
 from trio_sessions.render.messages import MessageForm
 from trio_sessions.render.tools import ToolForm
 
-__all__ = ["CALL_ID", "BaseKind", "Junction", "TemplateProfile", "base_conversation", "tool_call"]
+__all__ = [
+    "CALL_ID",
+    "BaseKind",
+    "Junction",
+    "PastThinking",
+    "TemplateProfile",
+    "Thinking",
+    "base_conversation",
+    "tool_call",
+]
 
 BaseKind: TypeAlias = Literal["text", "call"]
 """How the assistant turn before a suffix ends: with its text, or with a tool call."""
+
+PastThinking: TypeAlias = Literal["kept", "dropped", "never written"]
+"""What becomes of an earlier turn's ``reasoning_content`` when a user's message follows."""
 
 # Every conversation that stands in for history has a user message: some templates look for one.
 _USER: Final[Mapping[str, Any]] = {"role": "user", "content": "Go on."}
@@ -63,6 +75,23 @@ class Junction:
 
 
 @dataclass(frozen=True, slots=True)
+class Thinking:
+    """How a turn marks its thinking.
+
+    Attributes:
+        turn_id: the control token that opens a turn to generate.
+        open_id: the token before a thought; the template or the sampler writes it.
+        close_id: the token behind it.
+        close: text from the end of a thought to the start of the answer.
+    """
+
+    turn_id: int
+    open_id: int
+    close_id: int
+    close: str
+
+
+@dataclass(frozen=True, slots=True)
 class TemplateProfile:
     """Facts about a template under given kwargs.
 
@@ -80,6 +109,10 @@ class TemplateProfile:
         replaceable_ids: stop ids that are openers of other turns; one at the end of the stored ids is replaced when
             another opener is due.
         assistant_header: what opens an assistant turn, for the comparison of sequences.
+        thinking: how a thought is opened and closed; None where the template shows no marks for it.
+        past_thinking: what becomes of the thinking of earlier turns.
+        keeps_thinking: kwargs, each of which would make the template keep it.
+        reads_clock: whether the template asks for the date.
     """
 
     form: MessageForm
@@ -93,6 +126,10 @@ class TemplateProfile:
     stop_ids: frozenset[int]
     replaceable_ids: frozenset[int]
     assistant_header: Header
+    thinking: Thinking | None
+    past_thinking: PastThinking
+    keeps_thinking: Mapping[str, Any]
+    reads_clock: bool
 
     @property
     def appendable_roles(self) -> frozenset[str]:

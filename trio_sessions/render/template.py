@@ -21,7 +21,7 @@ from trio_sessions.render.jinja import ChatTemplate
 from trio_sessions.render.kwargs import complaint_about
 from trio_sessions.render.messages import normalize_messages, text_weight
 from trio_sessions.render.probe import probe_template
-from trio_sessions.render.profile import Junction, TemplateProfile, base_conversation
+from trio_sessions.render.profile import Junction, TemplateProfile, Thinking, base_conversation
 from trio_sessions.render.suffix import cut_after, sentinel_for
 from trio_sessions.render.tools import engine_tools
 
@@ -123,7 +123,16 @@ class TemplateRenderer:
             raise TokenizationFailed(
                 f"the junction with the stored ids cannot be cut: {junction.terminator!r} does not encode to its own id"
             )
-        return _join(stored_ids, ids, junction, profile)
+        extension = _join(stored_ids, ids, junction, profile)
+        if extension.synthetic and profile.thinking is not None and _is_thinking(stored_ids, profile.thinking):
+            # Without this a turn that was cut short would leave what follows inside its thought.
+            close = self._codec.encode(profile.thinking.close)
+            return Extension(
+                keep=extension.keep,
+                token_ids=as_token_ids([*close, *extension.token_ids.tolist()]),
+                synthetic=extension.synthetic + len(close),
+            )
+        return extension
 
     def compare(
         self, expected: TokenIds, actual: TokenIds, sampled: npt.NDArray[np.bool_], *, kwargs: TemplateKwargs
@@ -277,6 +286,14 @@ def _junction(profile: TemplateProfile, appended: Sequence[Message], *, first_in
     if isinstance(profile.again, str):
         raise InvalidRequest(f"the chat template cannot generate again after an assistant turn: {profile.again}")
     return profile.again
+
+
+def _is_thinking(stored: TokenIds, thinking: Thinking) -> bool:
+    """Whether the last turn of ``stored`` ends inside a thought."""
+    turns = np.flatnonzero(stored == thinking.turn_id)
+    turn = stored[int(turns[-1]) :] if len(turns) else stored
+    opened = np.flatnonzero(turn == thinking.open_id)
+    return len(opened) > 0 and not (turn[int(opened[-1]) :] == thinking.close_id).any()
 
 
 def _join(stored: TokenIds, ids: Sequence[int], junction: Junction, profile: TemplateProfile) -> Extension:

@@ -268,17 +268,19 @@ class _Play:
         sampled_stop = self._ids[payload_end] if size > payload_end else None
         if extension.keep < size and (sampled_stop is None or prompt[payload_end : payload_end + 1] == [sampled_stop]):
             raise _Failed(f"a stored id is given up that is no stop to replace: {self._show([self._ids[-1]])}")
-        if extension.synthetic != (sampled_stop is None):
+        if (extension.synthetic > 0) != (sampled_stop is None):
             raise _Failed(
                 f"{extension.synthetic} ids close the turn although it ended with {self._show(self._ids[-1:])}"
             )
         closes = {*self._profile.stop_ids, junction.terminator_id}
-        if len(prompt) <= payload_end or prompt[payload_end] not in closes:
-            raise _Failed(f"no terminator closes the turn: {self._show(prompt[payload_end : payload_end + _WINDOW])}")
+        # A thought that was cut short is closed before the turn is.
+        closed_at = payload_end + max(0, extension.synthetic - 1)
+        if len(prompt) <= closed_at or prompt[closed_at] not in closes:
+            raise _Failed(f"no terminator closes the turn: {self._show(prompt[payload_end : closed_at + _WINDOW])}")
         if full is not None:
             history = self._history(before)
             self._append_only &= history is not None and self._starts_with(after, history)
-            self._check_suffix(history, full, prompt[payload_end:], junction)
+            self._check_suffix(history, full, prompt[closed_at:], junction)
         del self._sampled[extension.keep :]
         del self._ids[extension.keep :]
         self._add(extension.token_ids.tolist(), sampled=False)
