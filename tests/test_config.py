@@ -41,6 +41,7 @@ def _nested(depth: int) -> dict[str, Any]:
         ("max_body_mb", -1, "--max-body-mb"),
         ("drain_timeout", float("inf"), "--drain-timeout"),
         ("host", "a\0b", "--host"),
+        ("special_tokens_in_content", "deny", "--special-tokens-in-content"),
         ("lora", "a\udcffb", "--lora"),
         ("chat_template_kwargs", {"x": "\ud800"}, "--chat-template-kwargs"),
         ("chat_template_kwargs", {"x": float("nan")}, "--chat-template-kwargs"),

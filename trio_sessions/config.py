@@ -18,10 +18,11 @@ from trio_sessions.core import json
 from trio_sessions.core.request import RequestPolicy
 from trio_sessions.errors import ConfigurationError
 
-__all__ = ["BUILTIN_TOKENIZER", "LogFormat", "LogLevel", "Mode", "Settings", "Store"]
+__all__ = ["BUILTIN_TOKENIZER", "LogFormat", "LogLevel", "Mode", "Settings", "SpecialTokensInContent", "Store"]
 
 Mode = Literal["linear", "tree"]
 Store = Literal["memory"]
+SpecialTokensInContent = Literal["allow", "escape", "reject"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
@@ -44,6 +45,8 @@ class Settings:
         mode: ``linear`` keeps one line of turns a session; ``tree`` branches.
         chat_template: file whose jinja text replaces the tokenizer's own template.
         chat_template_kwargs: launch defaults for the template's kwargs.
+        special_tokens_in_content: what to do with a client's text that spells a control token: ``escape`` makes it
+            ordinary text, ``allow`` leaves it a control token, ``reject`` refuses the request.
         message_matcher: name of a built-in matcher or a dotted import path.
         routing_replay: ask the engine for routed experts and keep them.
         indexer_replay: ask the engine for indexer choices and keep them.
@@ -68,6 +71,7 @@ class Settings:
     mode: Mode = "linear"
     chat_template: Path | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    special_tokens_in_content: SpecialTokensInContent = "escape"
     message_matcher: str = "strict"
     routing_replay: bool = False
     indexer_replay: bool = False
@@ -90,6 +94,10 @@ class Settings:
         _require(
             self.store in get_args(Store),
             f"--store must be memory, got {self.store}: no other store exists yet",
+        )
+        _require(
+            self.special_tokens_in_content in get_args(SpecialTokensInContent),
+            f"--special-tokens-in-content must be allow, escape or reject, got {self.special_tokens_in_content}",
         )
         _require_between("--engine-timeout", self.engine_timeout, 0.001, _MOST_SECONDS)
         _require_between("--max-body-mb", self.max_body_mb, 0.0001, _MOST_MIB)

@@ -112,6 +112,7 @@ def _load_renderer(settings: Settings) -> Renderer:
         family=settings.family,
         chat_template=template,
         chat_template_kwargs=settings.chat_template_kwargs,
+        special_tokens=settings.special_tokens_in_content,
     )
 
 

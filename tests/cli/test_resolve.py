@@ -33,6 +33,7 @@ VALUES: dict[str, tuple[str, str, object]] = {
     "mode": ("linear", '"linear"', "linear"),
     "chat_template": ("a.jinja", '"a.jinja"', Path("a.jinja")),
     "chat_template_kwargs": ('{"a": [1]}', "{a = [1]}", {"a": [1]}),
+    "special_tokens_in_content": ("reject", '"reject"', "reject"),
     "message_matcher": ("loose_tool_call", '"loose_tool_call"', "loose_tool_call"),
     "routing_replay": ("true", "true", True),
     "indexer_replay": ("1", "true", True),

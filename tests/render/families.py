@@ -175,4 +175,5 @@ def renderer_of(name: str) -> TemplateRenderer:
         loaded = load_renderer(name if name == "builtin" else str(qwen3_tokenizer()))
         assert isinstance(loaded, TemplateRenderer)
         return loaded
-    return from_template(TEMPLATES[name], name)
+    # A tokenizer that marks the starts of words cannot spell a control token as ordinary text.
+    return from_template(TEMPLATES[name], name, special_tokens="allow" if name == "mistral" else "escape")

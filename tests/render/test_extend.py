@@ -57,7 +57,11 @@ def test_stored_ids_stay_id_by_id(name, data):
         assert int(stored[-1]) in renderer.profile.replaceable_ids
     # A turn is closed by the sampler or by us, never by both and never by neither.
     if extra:
-        assert extension.synthetic == int(int(stored[-1]) not in renderer.profile.stop_ids)
+        assert (extension.synthetic == 0) == (int(stored[-1]) in renderer.profile.stop_ids)
+    # More than the close itself is added only where a thought was left open.
+    if extension.synthetic > 1:
+        assert renderer.profile.thinking is not None
+        assert renderer.profile.thinking.open_id in stored
     assert extension.token_ids.dtype == np.int32
 
 

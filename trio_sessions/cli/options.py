@@ -158,6 +158,12 @@ SERVE_OPTIONS: Final = (
         "Values for the chat template's variables, which a request may override; a table in TOML.",
     ),
     _setting(
+        "special_tokens_in_content",
+        kinds.text("allow|escape|reject"),
+        "Text of a client that spells a control token: escape makes it ordinary text, allow leaves it a control token, "
+        "reject refuses the request.",
+    ),
+    _setting(
         "message_matcher",
         kinds.text("NAME_OR_PATH"),
         "Decides whether a replayed message equals the stored one: strict, loose_tool_call, role_content_only, "

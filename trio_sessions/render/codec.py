@@ -68,6 +68,22 @@ class TextCodec:
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise TokenizationFailed(f"the tokenizer refused the rendered text: {error}") from error
 
+    def encode_cut(self, text: str, mark: str) -> list[int]:
+        """Ids of ``text`` without its marks, where no token spans a mark: each piece is encoded by itself.
+
+        Raises:
+            InvalidRequest: the tokenizer writes pieces in another way than the whole (a word-start mark at each, say),
+                so that the text would change; or as ``encode``.
+            TokenizationFailed: as ``encode``.
+        """
+        ids = [token_id for piece in text.split(mark) for token_id in self.encode(piece)]
+        if self.decode(ids) != self.decode(self.encode(text.replace(mark, ""))):
+            raise InvalidRequest(
+                "the messages spell a control token, which this tokenizer cannot write as ordinary text; "
+                "serve with --special-tokens-in-content allow or reject"
+            )
+        return ids
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of ``token_ids``, special tokens included, nothing cleaned up.
 

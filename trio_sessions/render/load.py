@@ -12,6 +12,7 @@ from trio_sessions.config import BUILTIN_TOKENIZER
 from trio_sessions.data import builtin_tokenizer_path
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.render.codec import TextCodec
+from trio_sessions.render.escape import SpecialTokensPolicy
 from trio_sessions.render.jinja import ChatTemplate
 from trio_sessions.render.template import TemplateRenderer
 
@@ -42,6 +43,7 @@ def load_renderer(
     family: str = "auto",
     chat_template: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
+    special_tokens: SpecialTokensPolicy = "escape",
 ) -> TemplateRenderer:
     """Load a tokenizer, probe its chat template and make the renderer.
 
@@ -52,6 +54,7 @@ def load_renderer(
         family: one of ``FAMILIES``; it names the renderer. What the template does is probed in any case.
         chat_template: jinja text that replaces the tokenizer's own template.
         chat_template_kwargs: launch defaults of the template's kwargs.
+        special_tokens: what to do with a client's text that spells a control token.
 
     Raises:
         ConfigurationError: unknown family; the tokenizer cannot be loaded or has no template; a kwarg has a reserved
@@ -67,6 +70,7 @@ def load_renderer(
         TextCodec(loaded, eos_ids=_generation_eos(loaded.name_or_path)),
         name=family,
         defaults=chat_template_kwargs,
+        special_tokens=special_tokens,
     )
 
 

@@ -17,6 +17,7 @@ from trio_sessions.core.tokens import as_token_ids
 from trio_sessions.errors import AppendRoleNotSupported, ConfigurationError, InvalidRequest, TokenizationFailed
 from trio_sessions.render.base import Extension, Message, TemplateKwargs, TokenIds, Tools
 from trio_sessions.render.codec import TextCodec
+from trio_sessions.render.escape import ControlText, SpecialTokensPolicy
 from trio_sessions.render.jinja import ChatTemplate
 from trio_sessions.render.kwargs import complaint_about
 from trio_sessions.render.messages import normalize_messages, text_weight
@@ -47,6 +48,7 @@ class TemplateRenderer:
         *,
         name: str = "auto",
         defaults: TemplateKwargs | None = None,
+        special_tokens: SpecialTokensPolicy = "escape",
     ) -> None:
         """Probe the template under the launch defaults.
 
@@ -55,6 +57,7 @@ class TemplateRenderer:
             codec: encodes it.
             name: family name for logs.
             defaults: launch defaults of the template kwargs.
+            special_tokens: what to do with a client's text that spells a control token.
 
         Raises:
             ConfigurationError: a default has a reserved name, or nothing can be appended under this template.
@@ -62,6 +65,7 @@ class TemplateRenderer:
         self._template = template
         self._codec = codec
         self._name = name
+        self._control = ControlText(special_tokens, codec.added_text.values())
         self._defaults = dict(defaults or {})
         complaint = complaint_about(self._defaults, special_token_names=template.special_token_names)
         if complaint is not None:
@@ -117,8 +121,8 @@ class TemplateRenderer:
         """See ``Renderer.extend``; of ``stored_messages`` only the number is used, for error texts."""
         profile = self.profile_under(kwargs)
         junction = _junction(profile, appended, first_index=len(stored_messages))
-        suffix = self._suffix(profile, junction, appended, tools, kwargs, first_index=len(stored_messages))
-        ids = self._codec.encode(suffix)
+        suffix, mark = self._suffix(profile, junction, appended, tools, kwargs, first_index=len(stored_messages))
+        ids = self._encode(suffix, mark)
         if not ids or ids[0] != junction.terminator_id:
             raise TokenizationFailed(
                 f"the junction with the stored ids cannot be cut: {junction.terminator!r} does not encode to its own id"
@@ -162,14 +166,13 @@ class TemplateRenderer:
         self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs, generation: bool
     ) -> TokenIds:
         profile = self.profile_under(kwargs)
-        text = self._template.render(
-            normalize_messages(messages, profile.form),
-            tools=engine_tools(tools, profile.tools),
-            kwargs=kwargs,
-            generation=generation,
-        )
+        escaped = self._control.treat(normalize_messages(messages, profile.form), engine_tools(tools, profile.tools))
+        text = self._template.render(escaped.messages, tools=escaped.tools, kwargs=kwargs, generation=generation)
         # The template writes BOS itself where the model wants one, so the encoder must not add another.
-        return as_token_ids(self._codec.encode(text))
+        return as_token_ids(self._encode(text, escaped.mark))
+
+    def _encode(self, text: str, mark: str | None) -> list[int]:
+        return self._codec.encode(text) if mark is None else self._codec.encode_cut(text, mark)
 
     def _suffix(
         self,
@@ -180,16 +183,18 @@ class TemplateRenderer:
         kwargs: TemplateKwargs,
         *,
         first_index: int,
-    ) -> str:
-        """What the template writes from the terminator on."""
-        messages = normalize_messages(appended, profile.form, first_index=first_index)
+    ) -> tuple[str, str | None]:
+        """What the template writes from the terminator on, and the mark at which to cut it."""
         definitions = engine_tools(tools, profile.tools)
-        if not profile.suffix_reads_tools:
-            definitions = None
-        sentinel = sentinel_for(messages, definitions, kwargs)
+        escaped = self._control.treat(
+            normalize_messages(appended, profile.form, first_index=first_index),
+            definitions if profile.suffix_reads_tools else None,
+            first_index=first_index,
+        )
+        sentinel = sentinel_for(escaped.messages, escaped.tools, kwargs)
         rendered = self._template.render(
-            [*normalize_messages(base_conversation(junction.base, sentinel), profile.form), *messages],
-            tools=definitions,
+            [*normalize_messages(base_conversation(junction.base, sentinel), profile.form), *escaped.messages],
+            tools=escaped.tools,
             kwargs=kwargs,
             generation=True,
         )
@@ -202,7 +207,7 @@ class TemplateRenderer:
                 "the junction with the stored ids cannot be cut: the chat template ends the assistant turn with "
                 f"{tail[:40]!r} here and with {junction.lead + junction.terminator!r} elsewhere"
             )
-        return tail[len(junction.lead) :]
+        return tail[len(junction.lead) :], escaped.mark
 
     def _is_probed(self, kwargs: TemplateKwargs) -> bool:
         key = self._key(kwargs)

@@ -1,0 +1,154 @@
+"""What to do with a client's text that spells a control token.
+
+A chat template writes control tokens as text, and the encoder cannot tell them from the same text in a message. Here
+the client's texts are looked through before the template sees them. To escape one, a mark is put behind its first
+character; the template carries it along, and the rendered text is cut at the marks before it is encoded, so that no
+piece holds a whole token.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from trio_sessions.errors import InvalidRequest
+
+__all__ = ["ControlText", "Escaped", "SpecialTokensPolicy"]
+
+SpecialTokensPolicy: TypeAlias = Literal["allow", "escape", "reject"]
+
+# Noncharacters: no text that means anything holds one, and no tokenizer's normaliser touches them.
+_MARKS: Final = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
+
+
+@dataclass(frozen=True, slots=True)
+class Escaped:
+    """Messages and tools that are safe to render.
+
+    Attributes:
+        messages: as given, with marks in them.
+        tools: as given, with marks in them.
+        mark: where to cut the rendered text; None where nothing had to be marked.
+    """
+
+    messages: list[dict[str, Any]]
+    tools: list[Any] | None
+    mark: str | None
+
+
+class ControlText:
+    """Finds and treats the texts of control tokens.
+
+    Args:
+        policy: ``allow`` leaves them, ``escape`` makes them ordinary text, ``reject`` refuses the request.
+        tokens: texts of all added tokens, flagged special or not. White space is no control token, and one character
+            cannot be cut; both stay.
+    """
+
+    def __init__(self, policy: SpecialTokensPolicy, tokens: Iterable[str]) -> None:
+        self._policy = policy
+        control = sorted((t for t in tokens if len(t) > 1 and t.strip()), key=len, reverse=True)
+        # Looking ahead finds tokens that overlap, too.
+        self._pattern = re.compile(f"(?=({'|'.join(map(re.escape, control))}))") if control else None
+
+    def treat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, *, first_index: int = 0
+    ) -> Escaped:
+        """``messages`` and ``tools`` under the policy; the arguments are not changed.
+
+        Covers every text of a message but an assistant's own (its content and reasoning were sampled, or stand for
+        what would be), all tool definitions, and tool calls.
+
+        Args:
+            messages: normalised for the template.
+            tools: likewise.
+            first_index: of the first message in the conversation, for the error's text.
+
+        Raises:
+            InvalidRequest: the policy is ``reject`` and there is one; the text names the token and the place. Or the
+                texts hold every possible mark.
+        """
+        plain = Escaped([dict(message) for message in messages], None if tools is None else list(tools), None)
+        if self._policy == "allow" or self._pattern is None:
+            return plain
+        try:
+            found = next(iter(self._find(plain, first_index)), None)
+        except RecursionError as error:
+            raise InvalidRequest("the messages or tools are nested too deeply") from error
+        if found is None:
+            return plain
+        if self._policy == "reject":
+            raise InvalidRequest(
+                f"{found.place} spells the control token {found.token!r} (--special-tokens-in-content reject)"
+            )
+        mark = _unused_mark(plain)
+        return Escaped(
+            messages=[self._marked_message(message, mark) for message in plain.messages],
+            tools=None if plain.tools is None else [self._marked(tool, mark) for tool in plain.tools],
+            mark=mark,
+        )
+
+    def _find(self, escaped: Escaped, first_index: int) -> Iterable[_Found]:
+        assert self._pattern is not None
+        places: list[tuple[str, Any]] = [
+            (f"messages[{i}]", _covered(message)) for i, message in enumerate(escaped.messages, first_index)
+        ]
+        places.append(("tools", escaped.tools))
+        for place, value in places:
+            for text in _texts(value):
+                match = self._pattern.search(text)
+                if match is not None:
+                    yield _Found(place, match[1])
+
+    def _marked_message(self, message: dict[str, Any], mark: str) -> dict[str, Any]:
+        return {**message, **self._marked(_covered(message), mark)}
+
+    def _marked(self, value: Any, mark: str) -> Any:
+        match value:
+            case str() as text:
+                assert self._pattern is not None
+                pieces, start = [], 0
+                for match in self._pattern.finditer(text):
+                    pieces.append(text[start : match.start() + 1])
+                    start = match.start() + 1
+                return mark.join([*pieces, text[start:]])
+            case Mapping() as mapping:
+                return {self._marked(key, mark): self._marked(item, mark) for key, item in mapping.items()}
+            case list() | tuple() as items:
+                return [self._marked(item, mark) for item in items]
+            case _:
+                return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    place: str
+    token: str
+
+
+def _covered(message: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("role", "content", "reasoning_content", "reasoning") if message.get("role") == "assistant" else ("role",)
+    return {key: value for key, value in message.items() if key not in kept}
+
+
+def _texts(value: Any) -> Iterable[str]:
+    match value:
+        case str() as text:
+            yield text
+        case Mapping() as mapping:
+            for key, item in mapping.items():
+                yield from _texts(key)
+                yield from _texts(item)
+        case list() | tuple() as items:
+            for item in items:
+                yield from _texts(item)
+
+
+def _unused_mark(escaped: Escaped) -> str:
+    used = {character for text in _texts([escaped.messages, escaped.tools]) if not text.isascii() for character in text}
+    for mark in _MARKS:
+        if mark not in used:
+            return mark
+    raise InvalidRequest("the messages hold all 32 noncharacters from U+FDD0, of which one is needed as a mark")
