@@ -154,8 +154,10 @@ def _message(raw: msgspec.Raw | msgspec.UnsetType) -> dict[str, Any]:
 
 
 def _entries(raw: msgspec.Raw | msgspec.UnsetType) -> list[_Entry]:
+    if isinstance(raw, msgspec.UnsetType):
+        raise BadEngineAnswer(_NO_META)
     try:
-        return _entries_decoder.decode(raw)  # type: ignore[arg-type]
+        return _entries_decoder.decode(raw)
     except msgspec.MsgspecError as error:
         raise BadEngineAnswer(
             "invalid chat completion response: output_token_logprobs must be a list of "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from hypothesis import strategies as st
 
@@ -157,19 +157,7 @@ def broken_engine_answers(draw: st.DrawFn, *, rule: BrokenRule | None = None) ->
     return BrokenAnswer(json.dumps(answer).encode(), broken, text)
 
 
-_BROKEN_RULES: Final[tuple[BrokenRule, ...]] = (
-    "not_json",
-    "no_choices",
-    "no_meta_info",
-    "no_log_probs",
-    "null_message",
-    "null_content",
-    "no_count",
-    "count_mismatch",
-    "log_prob_not_finite",
-    "malformed_entry",
-    "impossible_token_id",
-)
+_BROKEN_RULES: Final[tuple[BrokenRule, ...]] = get_args(BrokenRule)
 
 
 def _lose(draw: st.DrawFn, holder: dict[str, Any], key: str, values: list[Any]) -> None:
