@@ -139,7 +139,7 @@ SERVE_OPTIONS: Final = (
     _setting(
         "family",
         kinds.text("NAME|auto"),
-        "Model family whose chat format is rendered; auto finds out from the template.",
+        "Name of the model family, for logs; what its chat template does is probed in any case.",
     ),
     _setting(
         "mode",
@@ -176,7 +176,7 @@ SERVE_OPTIONS: Final = (
         kinds.FLAG,
         "Keep only the routing rows that each turn adds; needs --routing-replay.",
     ),
-    _setting("num_layers", kinds.INTEGER, "Layers in a routing row, needed to assemble replay data."),
+    _setting("num_layers", kinds.INTEGER, "Layers in a routing row, for replay data in samples (not available yet)."),
     _setting("lora", kinds.text("NAME"), "Adapter that the engine applies to every turn."),
     _setting(
         "instance_id",

@@ -58,6 +58,7 @@ def create_engine_app(engine: EmbeddedEngine, *, latency: float = 0.0, fault: Fa
 
     app.add_url_rule("/", "root", partial(answer, ""), methods=_METHODS)
     app.add_url_rule("/<path:path>", "answer", answer, methods=_METHODS)
+    # Assigning it is how Quart has an application wrapped.
     app.asgi_app = _BreaksOff(app.asgi_app)  # type: ignore[method-assign]
     return app
 
