@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from trio_sessions.core.boundary import BoundaryEvent, Origin
 from trio_sessions.core.compare import Mismatch
 
 __all__ = ["Extension", "Message", "Renderer", "TemplateKwargs", "TokenIds", "Tools"]
@@ -36,11 +38,20 @@ class Extension:
             the generation opener.
         synthetic: how many leading ids of ``token_ids`` close a turn that the engine left without a stop id. They were
             never sampled and are never trained.
+        events: what is to be declared about the seam.
     """
 
     keep: int
     token_ids: TokenIds
     synthetic: int = 0
+    events: tuple[BoundaryEvent, ...] = ()
+
+    @property
+    def origins(self) -> npt.NDArray[np.uint8]:
+        """An ``Origin`` for every id of ``token_ids``, shape (n,)."""
+        origins = np.full(len(self.token_ids), Origin.TEMPLATE, dtype=np.uint8)
+        origins[: self.synthetic] = Origin.SYNTHETIC
+        return origins
 
 
 class Renderer(Protocol):
@@ -71,8 +82,21 @@ class Renderer(Protocol):
             InvalidRequest: the request contradicts a value that the family pins.
         """
 
-    def render(self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs) -> TokenIds:
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Tools | None,
+        kwargs: TemplateKwargs,
+        now: datetime | None = None,
+    ) -> TokenIds:
         """The whole conversation with the generation opener, as ids (int32, shape (n,)).
+
+        Args:
+            messages: the conversation.
+            tools: tool definitions as the client sent them, or None.
+            kwargs: effective template kwargs of this turn.
+            now: what a template that asks for the date is told, in local time; None is the present.
 
         Raises:
             InvalidRequest: the template refuses the conversation; the text says why.
@@ -87,8 +111,9 @@ class Renderer(Protocol):
         appended: Sequence[Message],
         tools: Tools | None,
         kwargs: TemplateKwargs,
+        now: datetime | None = None,
     ) -> Extension:
-        """What follows ``stored_ids`` when ``appended`` comes after ``stored_messages``; history is not rendered.
+        """What follows ``stored_ids`` when ``appended`` comes after ``stored_messages``; history is not encoded.
 
         Args:
             stored_ids: int32, shape (n,); ends with what the engine sampled last.
@@ -96,13 +121,21 @@ class Renderer(Protocol):
             appended: messages of ``appendable_roles``; may be empty (generate again on top).
             tools: tool definitions as the client sent them, or None.
             kwargs: effective template kwargs of this turn.
+            now: as for ``render``.
 
         Raises:
             InvalidRequest: the template refuses the appended messages.
             TokenizationFailed: the junction cannot be cut on a token boundary.
         """
 
-    def canonical(self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs) -> TokenIds:
+    def canonical(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Tools | None,
+        kwargs: TemplateKwargs,
+        now: datetime | None = None,
+    ) -> TokenIds:
         """The whole conversation as the template alone would spell it, without a generation opener.
 
         Raises: as ``render``.
@@ -123,8 +156,15 @@ class Renderer(Protocol):
     def decode(self, token_ids: TokenIds) -> str:
         """The text of ids, special tokens included, nothing cleaned up."""
 
-    def weight(self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs) -> int:
-        """Roughly how many characters rendering these encodes, to tell a caller when a thread is worth it.
+    def weight(
+        self,
+        messages: Sequence[Message],
+        *,
+        stored: Sequence[Message] = (),
+        tools: Tools | None,
+        kwargs: TemplateKwargs,
+    ) -> int:
+        """Roughly how many characters rendering ``messages`` behind ``stored`` costs, to tell when a thread is due.
 
         A renderer that has to do more for kwargs it has not met says so by a larger number.
         """

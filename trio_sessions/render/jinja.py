@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from jinja2.exceptions import TemplateError
@@ -56,6 +57,7 @@ class ChatTemplate:
         tools: Sequence[Any] | None,
         kwargs: Mapping[str, Any],
         generation: bool,
+        now: datetime | None = None,
     ) -> str:
         """The conversation as text.
 
@@ -64,6 +66,7 @@ class ChatTemplate:
             tools: tool definitions in the form the template wants, or None.
             kwargs: effective template kwargs.
             generation: whether the opener of an assistant turn follows.
+            now: what the template gets for the present date, in local time; None is the present.
 
         Raises:
             InvalidRequest: the template refuses the conversation, or cannot cope with its shape.
@@ -75,6 +78,7 @@ class ChatTemplate:
                 chat_template=self._template,
                 add_generation_prompt=generation,
                 tokenize=False,
+                **({} if now is None else {"strftime_now": now.strftime}),
                 **kwargs,
             )
         except RecursionError as error:

@@ -22,6 +22,7 @@ _OURS: Final = frozenset(
         "return_tensors",
         "sanitize_control_tokens",
         "self",
+        "strftime_now",
         "tokenize",
         "tokenizer_kwargs",
         "truncation",

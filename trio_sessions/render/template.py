@@ -6,12 +6,14 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from trio_sessions.core.boundary import BoundaryEvent
 from trio_sessions.core.compare import Mismatch, compare_token_ids
 from trio_sessions.core.tokens import as_token_ids
 from trio_sessions.errors import AppendRoleNotSupported, ConfigurationError, InvalidRequest, TokenizationFailed
@@ -101,13 +103,27 @@ class TemplateRenderer:
             raise InvalidRequest(complaint)
         return {**self._defaults, **requested}
 
-    def render(self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs) -> TokenIds:
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Tools | None,
+        kwargs: TemplateKwargs,
+        now: datetime | None = None,
+    ) -> TokenIds:
         """See ``Renderer.render``."""
-        return self._whole(messages, tools=tools, kwargs=kwargs, generation=True)
+        return self._whole(messages, tools=tools, kwargs=kwargs, now=now, generation=True)
 
-    def canonical(self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs) -> TokenIds:
+    def canonical(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Tools | None,
+        kwargs: TemplateKwargs,
+        now: datetime | None = None,
+    ) -> TokenIds:
         """See ``Renderer.canonical``."""
-        return self._whole(messages, tools=tools, kwargs=kwargs, generation=False)
+        return self._whole(messages, tools=tools, kwargs=kwargs, now=now, generation=False)
 
     def extend(
         self,
@@ -117,26 +133,34 @@ class TemplateRenderer:
         appended: Sequence[Message],
         tools: Tools | None,
         kwargs: TemplateKwargs,
+        now: datetime | None = None,
     ) -> Extension:
         """See ``Renderer.extend``; of ``stored_messages`` only the number is used, for error texts."""
         profile = self.profile_under(kwargs)
         junction = _junction(profile, appended, first_index=len(stored_messages))
-        suffix, mark = self._suffix(profile, junction, appended, tools, kwargs, first_index=len(stored_messages))
+        suffix, mark = self._suffix(profile, junction, appended, tools, kwargs, now, first_index=len(stored_messages))
         ids = self._encode(suffix, mark)
         if not ids or ids[0] != junction.terminator_id:
             raise TokenizationFailed(
                 f"the junction with the stored ids cannot be cut: {junction.terminator!r} does not encode to its own id"
             )
         extension = _join(stored_ids, ids, junction, profile)
-        if extension.synthetic and profile.thinking is not None and _is_thinking(stored_ids, profile.thinking):
-            # Without this a turn that was cut short would leave what follows inside its thought.
-            close = self._codec.encode(profile.thinking.close)
-            return Extension(
-                keep=extension.keep,
-                token_ids=as_token_ids([*close, *extension.token_ids.tolist()]),
-                synthetic=extension.synthetic + len(close),
-            )
-        return extension
+        if not extension.synthetic:
+            return extension
+        # Without this a turn that was cut short would leave what follows inside its thought.
+        thinking = profile.thinking
+        close = self._codec.encode(thinking.close) if thinking and _is_thinking(stored_ids, thinking) else []
+        closed = BoundaryEvent(
+            "turn_closed",
+            len(stored_ids),
+            f"the turn before it had no stop id and was closed{' together with its open thought' if close else ''}",
+        )
+        return Extension(
+            keep=extension.keep,
+            token_ids=as_token_ids([*close, *ids]),
+            synthetic=extension.synthetic + len(close),
+            events=(closed,),
+        )
 
     def compare(
         self, expected: TokenIds, actual: TokenIds, sampled: npt.NDArray[np.bool_], *, kwargs: TemplateKwargs
@@ -157,17 +181,32 @@ class TemplateRenderer:
         """See ``Renderer.decode``."""
         return self._codec.decode(np.asarray(token_ids).tolist())
 
-    def weight(self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs) -> int:
+    def weight(
+        self,
+        messages: Sequence[Message],
+        *,
+        stored: Sequence[Message] = (),
+        tools: Tools | None,
+        kwargs: TemplateKwargs,
+    ) -> int:
         """See ``Renderer.weight``; kwargs that change the template have it probed."""
         probe = 0 if self._is_probed(kwargs) else _PROBE_WEIGHT
         return text_weight(messages) + text_weight(tool for tool in tools or () if isinstance(tool, Mapping)) + probe
 
     def _whole(
-        self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs, generation: bool
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Tools | None,
+        kwargs: TemplateKwargs,
+        now: datetime | None,
+        generation: bool,
     ) -> TokenIds:
         profile = self.profile_under(kwargs)
         escaped = self._control.treat(normalize_messages(messages, profile.form), engine_tools(tools, profile.tools))
-        text = self._template.render(escaped.messages, tools=escaped.tools, kwargs=kwargs, generation=generation)
+        text = self._template.render(
+            escaped.messages, tools=escaped.tools, kwargs=kwargs, generation=generation, now=now
+        )
         # The template writes BOS itself where the model wants one, so the encoder must not add another.
         return as_token_ids(self._encode(text, escaped.mark))
 
@@ -181,6 +220,7 @@ class TemplateRenderer:
         appended: Sequence[Message],
         tools: Tools | None,
         kwargs: TemplateKwargs,
+        now: datetime | None,
         *,
         first_index: int,
     ) -> tuple[str, str | None]:
@@ -197,6 +237,7 @@ class TemplateRenderer:
             tools=escaped.tools,
             kwargs=kwargs,
             generation=True,
+            now=now,
         )
         try:
             tail = cut_after(rendered, sentinel)
@@ -307,11 +348,12 @@ def _join(stored: TokenIds, ids: Sequence[int], junction: Junction, profile: Tem
     last = int(stored[-1]) if size else None
     if last == junction.terminator_id:
         return Extension(keep=size, token_ids=as_token_ids(ids[1:]))
-    if junction.opens_next:
-        if last in profile.replaceable_ids:
-            return Extension(keep=size - 1, token_ids=as_token_ids(ids))
-        # Another stop id closes the turn but opens nothing, so the opener is still due.
-        return Extension(keep=size, token_ids=as_token_ids(ids), synthetic=int(last not in profile.stop_ids))
+    if junction.opens_next and last in profile.replaceable_ids:
+        replaced = BoundaryEvent(
+            "stop_replaced", size - 1, f"the sampled stop id {last} opened another role and became {ids[0]}"
+        )
+        return Extension(keep=size - 1, token_ids=as_token_ids(ids), events=(replaced,))
     if last in profile.stop_ids:
-        return Extension(keep=size, token_ids=as_token_ids(ids[1:]))
+        # Another stop id closes the turn; where ours is the opener of what follows as well, it is still due.
+        return Extension(keep=size, token_ids=as_token_ids(ids if junction.opens_next else ids[1:]))
     return Extension(keep=size, token_ids=as_token_ids(ids), synthetic=1)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from trio_sessions.core.boundary import BoundaryEvent
 from trio_sessions.core.compare import Mismatch
 from trio_sessions.core.tokens import TokenIds, as_token_ids
 from trio_sessions.errors import InvalidRequest
@@ -44,7 +46,14 @@ class ToyRenderer:
             raise InvalidRequest(f"chat_template_kwargs pinned={requested['pinned']!r} contradicts the pinned True")
         return dict(requested)
 
-    def render(self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs) -> TokenIds:
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Tools | None,
+        kwargs: TemplateKwargs,
+        now: datetime | None = None,
+    ) -> TokenIds:
         """See ``Renderer.render``."""
         return as_token_ids([*self._spell(messages), TOY_START, *b"assistant\n"])
 
@@ -56,13 +65,28 @@ class ToyRenderer:
         appended: Sequence[Message],
         tools: Tools | None,
         kwargs: TemplateKwargs,
+        now: datetime | None = None,
     ) -> Extension:
         """See ``Renderer.extend``."""
         close = [] if len(stored_ids) and stored_ids[-1] == TOY_END else [TOY_END]
         suffix = [*close, *self._spell(appended), TOY_START, *b"assistant\n"]
-        return Extension(keep=len(stored_ids), token_ids=as_token_ids(suffix), synthetic=len(close))
+        position = len(stored_ids)
+        closed = BoundaryEvent("turn_closed", position, "the turn before it had no stop id and was closed")
+        return Extension(
+            keep=position,
+            token_ids=as_token_ids(suffix),
+            synthetic=len(close),
+            events=(closed,) if close else (),
+        )
 
-    def canonical(self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs) -> TokenIds:
+    def canonical(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Tools | None,
+        kwargs: TemplateKwargs,
+        now: datetime | None = None,
+    ) -> TokenIds:
         """See ``Renderer.canonical``."""
         return as_token_ids(self._spell(messages))
 
@@ -80,7 +104,14 @@ class ToyRenderer:
         special = {TOY_START: b"<start>", TOY_END: b"<end>"}
         return b"".join(special.get(i, bytes([i % 256])) for i in token_ids.tolist()).decode(errors="replace")
 
-    def weight(self, messages: Sequence[Message], *, tools: Tools | None, kwargs: TemplateKwargs) -> int:
+    def weight(
+        self,
+        messages: Sequence[Message],
+        *,
+        stored: Sequence[Message] = (),
+        tools: Tools | None,
+        kwargs: TemplateKwargs,
+    ) -> int:
         """See ``Renderer.weight``."""
         return sum(len(str(message.get("content"))) for message in messages)
 
