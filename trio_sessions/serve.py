@@ -16,7 +16,6 @@ import trio
 
 from trio_sessions.config import Settings
 from trio_sessions.engine.sglang import SGLangEngine
-from trio_sessions.errors import ConfigurationError
 from trio_sessions.hosting import AppServer, WholeRequests, bind, url_of
 from trio_sessions.render.base import Renderer
 from trio_sessions.render.load import load_renderer
@@ -101,16 +100,10 @@ async def _run_embedded_engine(
 
 
 def _load_renderer(settings: Settings) -> Renderer:
-    template = None
-    if settings.chat_template is not None:
-        try:
-            template = settings.chat_template.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"cannot read --chat-template {settings.chat_template}: {error}") from error
     return load_renderer(
         settings.tokenizer,
         family=settings.family,
-        chat_template=template,
+        chat_template=settings.chat_template,
         chat_template_kwargs=settings.chat_template_kwargs,
         special_tokens=settings.special_tokens_in_content,
     )

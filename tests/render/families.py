@@ -98,6 +98,26 @@ TEMPLATES = MappingProxyType(
             "{% set ns.name = c.function.name %}{% endif %}{% endfor %}{% endfor %}"
             "<|im_start|>tool {{ ns.name }}\n{{ m.content }}<|im_end|>\n{% else %}" + turn() + "{% endif %}"
         ),
+        # The results of one round stand in the order of the calls, whatever the order they came in.
+        "orders results": chatml(
+            "{% if m.role == 'tool' %}{% set at = loop.index0 %}"
+            "{% if messages[at - 1].role != 'tool' %}"
+            "{% set ns = namespace(start=at, calls=[], results=[], open=true) %}"
+            "{% set ns.calls = messages[at - 1].tool_calls or [] %}"
+            "{% for r in messages[at:] %}{% if r.role != 'tool' %}{% set ns.open = false %}{% endif %}"
+            "{% if ns.open %}{% set ns.results = ns.results + [r] %}{% endif %}{% endfor %}"
+            "{% for c in ns.calls %}{% for r in ns.results if r.tool_call_id == c.id %}"
+            "<|im_start|>tool\n{{ r.content }}<|im_end|>\n{% endfor %}{% endfor %}"
+            "{% set ids = ns.calls | map(attribute='id') | list %}"
+            "{% for r in ns.results if r.tool_call_id not in ids %}"
+            "<|im_start|>tool\n{{ r.content }}<|im_end|>\n{% endfor %}"
+            "{% endif %}{% else %}" + turn() + "{% endif %}"
+        ),
+        # The first result of a conversation is announced, no later one.
+        "marks the first result": chatml(
+            "{% if m.role == 'tool' and messages[:loop.index0] | selectattr('role', 'equalto', 'tool') | list == [] %}"
+            "<|im_start|>results\n<|im_end|>\n{% endif %}" + turn()
+        ),
         "no opener after system": chatml(
             turn(),
             opener="{% if add_generation_prompt and messages[-1].role != 'system' %}<|im_start|>assistant\n{% endif %}",

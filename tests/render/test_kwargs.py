@@ -45,7 +45,7 @@ def test_tools_belong_elsewhere():
 )
 def test_the_request_wins(defaults, own):
     renderer = renderer_of("chatml")
-    with patch.object(renderer, "_defaults", defaults):
+    with patch.object(renderer, "_launch", defaults):
         effective = renderer.effective_kwargs(own)
     assert effective == defaults | own
 

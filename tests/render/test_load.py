@@ -8,22 +8,13 @@ from tests.render.conversations import user
 from tests.render.families import CHATML_SPECIALS, TEMPLATES, renderer_of
 from tests.render.vocabularies import byte_level
 from trio_sessions.errors import ConfigurationError
-from trio_sessions.render.load import FAMILIES, load_renderer
+from trio_sessions.render.load import load_renderer
 
 
 @pytest.fixture
 def folder(tmp_path):
     byte_level(CHATML_SPECIALS, eos="<|im_end|>").save_pretrained(tmp_path)
     return tmp_path
-
-
-@pytest.mark.parametrize("family", ["auto", "qwen3", "inkling"])
-def test_every_family_name_is_served_and_reported(family):
-    assert load_renderer("builtin", family=family).name == family
-
-
-def test_the_names_of_the_reference_are_all_there():
-    assert len(FAMILIES) == 14
 
 
 def test_an_unknown_family():

@@ -25,8 +25,8 @@ from trio_sessions.render.template import TemplateRenderer
         ("glm", {"user", "tool", "system"}),
         ("hoists system", {"user", "tool", "developer"}),
         ("drops developer", {"user", "tool", "system"}),
-        ("counts turns", {"user", "tool", "developer"}),
-        ("looks names up", {"user", "system", "developer"}),
+        ("counts turns", {"user", "tool", "system", "developer"}),
+        ("looks names up", {"user", "tool", "system", "developer"}),
         ("no opener after system", {"user", "tool", "developer"}),
         ("tools before user", {"user", "tool", "system", "developer"}),
         ("parts", {"user", "tool", "system", "developer"}),
@@ -42,8 +42,6 @@ def test_appendable_roles(name, roles):
         ("hoists system", "system", "moves the message before the assistant turn"),
         ("drops developer", "developer", "drops the message"),
         ("qwen3", "developer", "drops the message"),
-        ("counts turns", "system", "depends on the history"),
-        ("looks names up", "tool", "depends on the history"),
         ("no opener after system", "system", "no generation opener follows"),
         ("mistral", "system", "roles must be user, assistant or tool"),
     ],
@@ -237,3 +235,49 @@ def test_a_thought_in_a_format_of_its_own_has_no_mark_to_close():
 def test_a_template_that_reads_the_clock():
     assert renderer_of("reads the clock").profile.reads_clock
     assert not renderer_of("chatml").profile.reads_clock
+
+
+@pytest.mark.parametrize(
+    ("name", "reaches"),
+    [
+        ("chatml", {}),
+        ("looks names up", {"tool": "last turn"}),
+        ("orders results", {"tool": "last turn"}),
+        ("counts turns", {"system": "history"}),
+        ("marks the first result", {"tool": "history"}),
+    ],
+)
+def test_how_far_back_a_role_looks(name, reaches):
+    turns = renderer_of(name).profile.real_turns
+    assert {role: turn.reach for role, turn in turns.items() if turn.reach} == reaches
+    # In one request with such a role, every other one is joined to real turns, too.
+    assert turns.keys() == (renderer_of(name).profile.appendable_roles if reaches else set())
+
+
+@pytest.mark.parametrize(
+    ("name", "rewritten"),
+    [
+        ("chatml", set()),
+        ("glm", set()),
+        ("thinks", {"thinking"}),
+        ("qwen3", {"text", "thinking", "calls"}),
+        ("tools before user", set()),
+    ],
+)
+def test_what_of_the_history_is_rewritten(name, rewritten):
+    assert renderer_of(name).profile.rewritten == rewritten
+
+
+def test_a_terminator_of_the_last_turn_alone_is_an_alternate():
+    profile = renderer_of("three terminators").profile
+    assert {renderer_of("three terminators").decode([i]) for i in profile.alternate_ids} == {"<|endoftext|>"}
+    assert renderer_of("chatml").profile.alternate_ids == set()
+
+
+@pytest.mark.parametrize("name", ["chatml", "glm", "qwen3"])
+def test_texts_that_would_become_control_ids(name):
+    renderer = renderer_of(name)
+    added = renderer._codec.added_text
+    assert set(renderer.profile.injection) == {text for text in added.values() if text.strip()}
+    for text in renderer.profile.injection:
+        assert added[renderer.encode(f"a{text}b")[1]] == text

@@ -13,7 +13,6 @@ from trio_sessions.render.verify import verify_renderer
 
 DROPPED = "the template drops the message"
 MOVED = "the template moves the message before the assistant turn"
-HISTORY = "depends on the history"
 GLM_STOPS = {"<|endoftext|>", "<|user|>", "<|observation|>", "<|system|>"}
 
 
@@ -30,6 +29,7 @@ class Facts:
     thought: str | None = None
     past: str = "never written"
     keeps: dict[str, bool] = field(default_factory=dict)
+    reaches: dict[str, str] = field(default_factory=dict)
 
 
 def chatml(*roles: str, **refused: str) -> Facts:
@@ -75,8 +75,14 @@ FAMILIES = {
     "minimax": drops(MINIMAX, THOUGHT),
     "minimax-m3": replace(MINIMAX, thought="</mm:think>", past="kept"),
     "deepseek-v2": deepseek("user", "system", arguments="object", tool=DROPPED, developer=DROPPED),
-    "deepseek-v3": deepseek("user", arguments="object", tool=HISTORY, system=MOVED, developer=DROPPED),
-    "deepseek-r1": replace(deepseek("user", tool=HISTORY, system=MOVED, developer=DROPPED), thought=THOUGHT),
+    "deepseek-v3": replace(
+        deepseek("user", "tool", arguments="object", system=MOVED, developer=DROPPED), reaches={"tool": "history"}
+    ),
+    "deepseek-r1": replace(
+        deepseek("user", "tool", system=MOVED, developer=DROPPED),
+        thought=THOUGHT,
+        reaches={"tool": "history"},
+    ),
     "deepseek-r1-0528-qwen3-8b": deepseek("user", "tool", system=MOVED, developer=DROPPED),
     "deepseek-v3.1": deepseek("user", "tool", system=MOVED, developer=DROPPED),
 }
@@ -99,19 +105,30 @@ def test_a_family_is_probed_and_passes_the_matrix(model, folder):
     assert (profile.form.arguments, profile.form.content) == (facts.arguments, facts.content)
     assert profile.max_trim_tokens == facts.trim
     assert (profile.thinking.close if profile.thinking else None) == facts.thought
-    assert (profile.past_thinking, profile.keeps_thinking) == (facts.past, facts.keeps)
+    assert {role: turn.reach for role, turn in profile.real_turns.items() if turn.reach} == facts.reaches
     assert not profile.reads_clock
+    # The kwarg that keeps past thinking is a default, where there is one.
+    assert renderer.effective_kwargs({}) == facts.keeps
+    assert profile.past_thinking == ("kept" if facts.keeps else facts.past)
+    passes_the_matrix(renderer)
+
+
+@pytest.mark.parametrize("model", [model for model, facts in FAMILIES.items() if facts.keeps])
+def test_a_template_that_drops_past_thinking_is_served_as_well(model, folder):
+    facts = FAMILIES[model]
+    renderer = load_renderer(str(unpack(model, folder)), family="default", chat_template=template_of(model))
+    assert renderer.effective_kwargs({}) == {}
+    assert (renderer.profile.past_thinking, renderer.profile.keeps_thinking) == (facts.past, facts.keeps)
+    assert "thinking" in renderer.profile.rewritten
+    passes_the_matrix(renderer)
+
+
+def passes_the_matrix(renderer):
     report = verify_renderer(renderer)
     assert report.passed, str(report)
     # A case is skipped for a refused role or a template that says no, and most are not.
     assert report.count("passed") >= 15
     assert all(case.detail for case in report.cases if case.outcome == "skipped")
-
-
-@pytest.mark.parametrize("model", ["deepseek-v3.2", "deepseek-v4"])
-def test_a_model_without_a_template_is_refused_in_words(model, folder):
-    with pytest.raises(ConfigurationError, match="has no chat template; give one with --chat-template FILE"):
-        load_renderer(str(unpack(model, folder)))
 
 
 def test_a_template_that_separates_turns_by_text_alone_is_refused_with_the_reason(folder):

@@ -29,7 +29,7 @@ def check_family(family: str) -> None:
     Raises:
         ConfigurationError: the text names the option and lists the families.
     """
-    from trio_sessions.render.load import FAMILIES
+    from trio_sessions.render.families import FAMILIES
 
     if family not in FAMILIES:
         raise ConfigurationError(f"--family must be one of {', '.join(FAMILIES)}, got {family!r}")

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["describe", "print_verification", "verify_and_show"]
 
+_REACHES: Final = {"last turn": "turn before it", "history": "whole history"}
+_TOOL_FORMS: Final = {"wrapper": "with their wrapper", "function": "bare functions", "given": "as given"}
+_MOST_SHOWN: Final = 8
 _STYLES: Final = {"passed": "green", "failed": "bold red", "skipped": "dim"}
 
 
@@ -47,7 +50,7 @@ async def verify_and_show(
     with progress(f"Checking the chat template of {tokenizer} ..."):
         try:
             renderer, report = await trio.to_thread.run_sync(
-                partial(_verify, tokenizer, family, _read(chat_template), chat_template_kwargs)
+                partial(_verify, tokenizer, family, chat_template, chat_template_kwargs)
             )
         except ConfigurationError as error:
             # Here the tokenizer is no option but an argument.
@@ -64,13 +67,17 @@ def describe(renderer: TemplateRenderer) -> dict[str, Any]:
     profile = renderer.profile
     return {
         "family": renderer.name,
+        "notes": list(renderer.notes),
+        "kwargs": renderer.effective_kwargs({}),
         "terminators": {role: junction.terminator for role, junction in sorted(profile.junctions.items())},
         "stops": _texts(renderer, profile.stop_ids),
+        "alternate_stops": _texts(renderer, profile.alternate_ids),
         "ambiguous_stops": _texts(renderer, profile.replaceable_ids),
         "max_trim_tokens": profile.max_trim_tokens,
         "separator": profile.separator,
         "opener": profile.generation_opener,
         "appendable_roles": sorted(profile.appendable_roles),
+        "rendered_behind": {role: turn.reach for role, turn in profile.real_turns.items() if turn.reach},
         "refused_roles": dict(sorted(profile.refused.items())),
         "generates_again": profile.again if isinstance(profile.again, str) else None,
         "arguments": profile.form.arguments,
@@ -79,7 +86,9 @@ def describe(renderer: TemplateRenderer) -> dict[str, Any]:
         "thinking": _thinking(renderer),
         "past_thinking": profile.past_thinking,
         "keeps_thinking": dict(profile.keeps_thinking),
+        "rewritten": sorted(profile.rewritten),
         "reads_clock": profile.reads_clock,
+        "injection": list(profile.injection),
     }
 
 
@@ -111,24 +120,34 @@ def _profile_table(facts: Mapping[str, Any]) -> Table:
     for role, terminator in facts["terminators"].items():
         by_terminator.setdefault(terminator, []).append(role)
     ends = [f"{_quoted(terminator)} before {', '.join(roles)}" for terminator, roles in by_terminator.items()]
-    thinking = facts["thinking"]
+    thinking, rewritten = facts["thinking"], facts["rewritten"]
     keeping = " or ".join(f"{name}={json.dumps(value)}" for name, value in facts["keeps_thinking"].items())
     rows = [
+        ("family", facts["family"]),
+        *(("  note", note) for note in facts["notes"]),
+        ("template kwargs", json.dumps(facts["kwargs"], ensure_ascii=False)),
         ("terminator", "; ".join(ends)),
         ("stop ids", _listed(facts["stops"])),
+        ("alternate stops", _listed(facts["alternate_stops"]) or "none"),
         ("ambiguous stops", _listed(facts["ambiguous_stops"]) or "none"),
         ("max_trim_tokens", str(facts["max_trim_tokens"])),
         ("separator", _quoted(facts["separator"])),
         ("opener", _quoted(facts["opener"])),
         ("roles to append", ", ".join(facts["appendable_roles"])),
+        *(
+            (f"  {role}", f"depends on the {_REACHES[reach]}, which is rendered with it")
+            for role, reach in facts["rendered_behind"].items()
+        ),
         *((f"  not {role}", reason) for role, reason in facts["refused_roles"].items()),
         ("generate again", f"no: {facts['generates_again']}" if facts["generates_again"] else "yes"),
         ("tool arguments", "an object" if facts["arguments"] == "object" else "JSON text"),
         ("content", "a string" if facts["content"] == "string" else "a list of parts"),
         ("thinking", _quoted(thinking["open"]) + " to " + _quoted(thinking["close"]) if thinking else "no marks"),
         ("past thinking", facts["past_thinking"] + (f"; kept with {keeping}" if keeping else "")),
-        ("clock", "read: prompts change with the date" if facts["reads_clock"] else "not read"),
-        ("tool definitions", "with their wrapper" if facts["tools"] == "wrapper" else "bare functions"),
+        ("history", f"rewritten when it has {' or '.join(rewritten)}" if rewritten else "append-only"),
+        ("clock", "read: the date of a session's start is used" if facts["reads_clock"] else "not read"),
+        ("tool definitions", _TOOL_FORMS[facts["tools"]]),
+        ("control texts", f"{len(facts['injection'])}: {_some(facts['injection'])}"),
     ]
     for name, value in rows:
         table.add_row(Text(name), Text(value))
@@ -147,22 +166,13 @@ def _matrix(report: VerifyReport) -> Table:
 
 
 def _verify(
-    tokenizer: str, family: str, chat_template: str | None, kwargs: Mapping[str, Any]
+    tokenizer: str, family: str, chat_template: Path | None, kwargs: Mapping[str, Any]
 ) -> tuple[TemplateRenderer, VerifyReport]:
     from trio_sessions.render.load import load_renderer
     from trio_sessions.render.verify import verify_renderer
 
     renderer = load_renderer(tokenizer, family=family, chat_template=chat_template, chat_template_kwargs=kwargs)
     return renderer, verify_renderer(renderer)
-
-
-def _read(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot read --chat-template {path}: {error}") from error
 
 
 def _thinking(renderer: TemplateRenderer) -> dict[str, str] | None:
@@ -178,6 +188,11 @@ def _texts(renderer: TemplateRenderer, ids: frozenset[int]) -> list[dict[str, An
 
 def _listed(tokens: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{_quoted(token['text'])} ({token['id']})" for token in tokens)
+
+
+def _some(texts: Sequence[str]) -> str:
+    shown = " ".join(texts[:_MOST_SHOWN])
+    return shown if len(texts) <= _MOST_SHOWN else f"{shown} ..."
 
 
 def _quoted(text: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 
 from jinja2.exceptions import TemplateError
@@ -24,10 +26,20 @@ _TEMPLATE_FAILURES: Final = (
     ValueError,
 )
 _LONGEST_REASON: Final = 300
+_CLOCK: Final = "strftime_now"
+# transformers hands a template plain data only, so the clock it is to see is a macro over a table. The line
+# ends behind the macro, which is where a template's first line has to start.
+_FROZEN_CLOCK: Final = (
+    "{%- macro strftime_now(format) -%}{%- set at = namespace(directive='') -%}{%- for c in format -%}"
+    "{%- if at.directive -%}{%- if c == '-' -%}{%- set at.directive = at.directive + c -%}"
+    "{%- else -%}{{- frozen_clock[at.directive + c] -}}{%- set at.directive = '' -%}{%- endif -%}"
+    "{%- elif c == '%' -%}{%- set at.directive = c -%}{%- else -%}{{- c -}}{%- endif -%}"
+    "{%- endfor -%}{%- endmacro %}\n"
+)
 
 
 class ChatTemplate:
-    """Renders conversations with a tokenizer's template, or with one given instead of it. Thread-safe.
+    """Implements ``ConversationTemplate`` with a tokenizer's jinja template, or with one given instead of it.
 
     Attributes:
         special_token_names: names under which the template sees the special tokens (``bos_token`` and the like).
@@ -47,7 +59,7 @@ class ChatTemplate:
         self.special_token_names = frozenset(tokenizer.SPECIAL_TOKENS_ATTRIBUTES)
 
     def mentions(self, name: str) -> bool:
-        """Whether ``name`` occurs in the template; a kwarg whose name does not cannot change what is rendered."""
+        """Whether ``name`` occurs in the template; see ``ConversationTemplate.mentions``."""
         return re.search(rf"\b{re.escape(name)}\b", self._text) is not None
 
     def render(
@@ -59,26 +71,19 @@ class ChatTemplate:
         generation: bool,
         now: datetime | None = None,
     ) -> str:
-        """The conversation as text.
-
-        Args:
-            messages: normalised messages.
-            tools: tool definitions in the form the template wants, or None.
-            kwargs: effective template kwargs.
-            generation: whether the opener of an assistant turn follows.
-            now: what the template gets for the present date, in local time; None is the present.
-
-        Raises:
-            InvalidRequest: the template refuses the conversation, or cannot cope with its shape.
-        """
+        """See ``ConversationTemplate.render``."""
         try:
+            template, clock = self._template, {}
+            if now is not None and self.mentions(_CLOCK):
+                template = _FROZEN_CLOCK + self._tokenizer.get_chat_template(template, tools)
+                clock = {"frozen_clock": _directives(now)}
             text = self._tokenizer.apply_chat_template(
                 list(messages),
                 tools=tools,
-                chat_template=self._template,
+                chat_template=template,
                 add_generation_prompt=generation,
                 tokenize=False,
-                **({} if now is None else {"strftime_now": now.strftime}),
+                **clock,
                 **kwargs,
             )
         except RecursionError as error:
@@ -86,6 +91,16 @@ class ChatTemplate:
         except _TEMPLATE_FAILURES as error:
             raise InvalidRequest(f"the chat template refuses the messages: {_reason(error)}") from error
         return str(text)
+
+
+@lru_cache(maxsize=256)
+def _directives(now: datetime) -> dict[str, str]:
+    """What every directive of ``strftime`` stands for at ``now``, those without leading zeros too."""
+    return {
+        directive: now.strftime(directive)
+        for letter in (*string.ascii_letters, "%")
+        for directive in (f"%{letter}", f"%-{letter}")
+    }
 
 
 def _reason(error: Exception) -> str:

@@ -15,6 +15,7 @@ _OURS: Final = frozenset(
         "continue_final_message",
         "conversation",
         "conversations",
+        "frozen_clock",
         "max_length",
         "padding",
         "return_assistant_tokens_mask",

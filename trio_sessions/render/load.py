@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,28 +13,17 @@ from trio_sessions.config import BUILTIN_TOKENIZER
 from trio_sessions.data import builtin_tokenizer_path
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.render.codec import TextCodec
+from trio_sessions.render.conversation import ConversationTemplate
+from trio_sessions.render.encoder import EncoderTemplate
 from trio_sessions.render.escape import SpecialTokensPolicy
+from trio_sessions.render.families import FAMILIES, Family
 from trio_sessions.render.jinja import ChatTemplate
+from trio_sessions.render.library import LibraryMissing, LibraryTemplate
 from trio_sessions.render.template import TemplateRenderer
+from trio_sessions.render.tools import ToolsAs
 
 __all__ = ["FAMILIES", "load_renderer", "load_tokenizer"]
 
-FAMILIES: Final = (
-    "auto",
-    "default",
-    "qwen3",
-    "qwen35",
-    "qwennext",
-    "glm47",
-    "nemotron3",
-    "kimi25",
-    "kimi26",
-    "minimax_m25",
-    "minimax_m27",
-    "deepseekv32",
-    "deepseekv4",
-    "inkling",
-)
 _GENERATION_CONFIG: Final = "generation_config.json"
 
 
@@ -41,9 +31,10 @@ def load_renderer(
     tokenizer: str,
     *,
     family: str = "auto",
-    chat_template: str | None = None,
+    chat_template: str | Path | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     special_tokens: SpecialTokensPolicy = "escape",
+    tools_as: ToolsAs = "sglang",
 ) -> TemplateRenderer:
     """Load a tokenizer, probe its chat template and make the renderer.
 
@@ -51,27 +42,114 @@ def load_renderer(
 
     Args:
         tokenizer: ``builtin``, a folder, or a hub id.
-        family: one of ``FAMILIES``; it names the renderer. What the template does is probed in any case.
-        chat_template: jinja text that replaces the tokenizer's own template.
+        family: one of ``FAMILIES``. ``auto`` uses the chat template where it can be served, with the kwarg that keeps
+            past thinking if it has one, and otherwise the family whose control tokens the tokenizer has.
+        chat_template: what replaces the tokenizer's own template: jinja text, a file of it, or a Python file with the
+            model's own encoder (see ``EncoderTemplate``), which is run.
         chat_template_kwargs: launch defaults of the template's kwargs.
         special_tokens: what to do with a client's text that spells a control token.
+        tools_as: how tool definitions are rendered.
 
     Raises:
         ConfigurationError: unknown family; the tokenizer cannot be loaded or has no template; a kwarg has a reserved
-            name; nothing can be appended under this template. The text is one line and says what to do.
+            name or contradicts the family; nothing can be appended under this template. The text is one line and says
+            what to do.
     """
     if family not in FAMILIES:
         raise ConfigurationError(f"unknown family {family!r}; choose one of {', '.join(FAMILIES)}")
     loaded = load_tokenizer(tokenizer)
-    if chat_template is None and not loaded.chat_template:
-        raise ConfigurationError(f"--tokenizer: {tokenizer!r} has no chat template; give one with --chat-template FILE")
-    return TemplateRenderer(
-        ChatTemplate(loaded, chat_template),
+    source = _Source(
+        loaded,
         TextCodec(loaded, eos_ids=_generation_eos(loaded.name_or_path)),
-        name=family,
-        defaults=chat_template_kwargs,
-        special_tokens=special_tokens,
+        dict(chat_template_kwargs or {}),
+        special_tokens,
+        tools_as,
     )
+    chosen = FAMILIES[family]
+    if chat_template is None and not loaded.chat_template:
+        without = f"{tokenizer!r} has no chat template"
+        advice = f"--tokenizer: {without}; give one with --chat-template FILE"
+        if chosen.library:
+            return source.of_library(chosen, f"{without}, so the renderers library writes the format")
+        if family != "auto":
+            raise ConfigurationError(advice)
+        return source.recognised(without, otherwise=ConfigurationError(advice))
+    template = _template(loaded, chat_template)
+    if family != "auto":
+        return source.of_template(template, chosen)
+    try:
+        return source.keeping_thinking(source.of_template(template, chosen))
+    except ConfigurationError as error:
+        if chat_template is not None:
+            raise
+        return source.recognised(str(error), otherwise=error)
+
+
+def _template(tokenizer: Any, given: str | Path | None) -> ConversationTemplate:
+    if not isinstance(given, Path):
+        return ChatTemplate(tokenizer, given)
+    if given.suffix == ".py":
+        return EncoderTemplate(given)
+    try:
+        return ChatTemplate(tokenizer, given.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read --chat-template {given}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What every renderer of one tokenizer is made of."""
+
+    tokenizer: Any
+    codec: TextCodec
+    kwargs: Mapping[str, Any]
+    special_tokens: SpecialTokensPolicy
+    tools_as: ToolsAs
+
+    def of_template(
+        self, template: ConversationTemplate, family: Family, *notes: str, **extra: Any
+    ) -> TemplateRenderer:
+        """A renderer of a template; ``extra`` are further launch defaults."""
+        return TemplateRenderer(
+            template,
+            self.codec,
+            family=family,
+            defaults={**extra, **self.kwargs},
+            special_tokens=self.special_tokens,
+            tools_as=self.tools_as,
+            notes=notes,
+        )
+
+    def of_library(self, family: Family, note: str) -> TemplateRenderer:
+        """A renderer of the format that the library knows for ``family``."""
+        return self.of_template(LibraryTemplate(self.tokenizer, self.codec, family.library), family, note)
+
+    def keeping_thinking(self, renderer: TemplateRenderer) -> TemplateRenderer:
+        """The same with the kwarg that makes its template keep past thinking, unless the launch says otherwise."""
+        keeping = [item for item in renderer.profile.keeps_thinking.items() if item[0] not in self.kwargs]
+        if not keeping:
+            return renderer
+        name, value = keeping[0]
+        note = (
+            f"past thinking is kept: {name}={json.dumps(value)} is a default here, as the template drops it otherwise"
+        )
+        return self.of_template(renderer.template, FAMILIES["auto"], note, **{name: value})
+
+    def recognised(self, reason: str, *, otherwise: ConfigurationError) -> TemplateRenderer:
+        """A renderer of the first family of the library whose control tokens the tokenizer has.
+
+        Raises:
+            ConfigurationError: ``otherwise``; or the library is not installed, or cannot serve the tokenizer either.
+        """
+        tokens = frozenset(self.codec.added_text.values())
+        for family in FAMILIES.values():
+            if not family.marks or not tokens.issuperset(family.marks):
+                continue
+            try:
+                return self.of_library(family, f"{reason}, but it has the control tokens of the family {family.name}")
+            except LibraryMissing as error:
+                raise ConfigurationError(f"{otherwise}; or, as it has those of {family.name}, {error}") from error
+        raise otherwise
 
 
 def load_tokenizer(name: str) -> Any:

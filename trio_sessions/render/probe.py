@@ -1,96 +1,90 @@
 """Find out what a chat template does with what is appended to an assistant turn.
 
 Nothing is known beforehand: the template is rendered with a handful of short conversations, and what it writes behind
-a sentinel is compared. A role for which no suffix exists that holds behind every history is refused with the reason;
-a template for which no role is left is refused as a whole.
+a sentinel is compared. A role that is not rendered alike behind every history is rendered behind the session's own; a
+role that cannot be joined cleanly is refused with the reason; a template for which no role is left is refused as a
+whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias, get_args
+from datetime import timedelta
+from typing import Any, Final, get_args
 
 from trio_sessions.core.compare import Header
 from trio_sessions.errors import ConfigurationError, InvalidRequest
 from trio_sessions.render.codec import TextCodec
-from trio_sessions.render.jinja import ChatTemplate
-from trio_sessions.render.messages import ContentForm, MessageForm, normalize_messages
-from trio_sessions.render.profile import (
-    CALL_ID,
-    BaseKind,
-    Junction,
-    PastThinking,
-    TemplateProfile,
-    Thinking,
+from trio_sessions.render.conversation import ConversationTemplate
+from trio_sessions.render.messages import ContentForm, MessageForm
+from trio_sessions.render.profile import BaseKind, HistoryKind, Junction, Reach, RealTurn, TemplateProfile
+from trio_sessions.render.stage import ANY_DAY, DependsOnHistory, Refused, Stage, ToolSet
+from trio_sessions.render.standin import (
+    HISTORIES,
+    SENTINEL,
+    THOUGHT,
+    TOOLS,
+    USER_TEXT,
+    Conversation,
+    appended_messages,
+    assistant_message,
     base_conversation,
+    one_text_turn,
     tool_call,
+    user_message,
 )
-from trio_sessions.render.suffix import cut_after, sentinel_for
+from trio_sessions.render.thinking import find_keeps_thinking, find_past_thinking, find_thinking
 from trio_sessions.render.tools import ToolForm, engine_tools
 
 __all__ = ["PROBED_ROLES", "probe_template"]
 
 PROBED_ROLES: Final = ("user", "tool", "system", "developer")
-
-_Conversation: TypeAlias = list[Mapping[str, Any]]
-_Tools: TypeAlias = list[dict[str, Any]] | None
-_S: Final = sentinel_for()
-_USER_TEXT: Final = "qUserTextq"
-_THOUGHT: Final = "qThoughtq"
-# Names under which templates are known to let past thinking stay. Switching thinking itself on or off is no business
-# of a probe: that changes the task.
-_KEEP_THINKING: Final[Mapping[str, Any]] = {
-    "clear_thinking": False,
-    "preserve_thinking": True,
-    "truncate_history_thinking": False,
-    "drop_thinking": False,
-}
-_TOOLS: Final = [
-    {
-        "type": "function",
-        "function": {
-            "name": "lookup",
-            "description": "Look something up.",
-            "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
-        },
-    }
-]
+_KINDS: Final[tuple[BaseKind, ...]] = ("text", "call")
 
 
-class _Refused(Exception):
-    """The template does not do what an append needs; the text says what it does instead."""
-
-
-def probe_template(template: ChatTemplate, codec: TextCodec, kwargs: Mapping[str, Any]) -> TemplateProfile:
+def probe_template(
+    template: ConversationTemplate,
+    codec: TextCodec,
+    kwargs: Mapping[str, Any],
+    *,
+    tool_forms: Sequence[ToolForm] = ("wrapper", "function"),
+) -> TemplateProfile:
     """The facts about ``template`` under ``kwargs``.
+
+    Args:
+        template: renders.
+        codec: its tokenizer.
+        kwargs: effective template kwargs.
+        tool_forms: forms of tool definitions to try, in this order.
 
     Raises:
         ConfigurationError: no conversation can be rendered, or nothing can be appended to an assistant turn; the text
             names the fact.
     """
-    return _Probe(template, codec, kwargs).run()
+    return _Probe(Stage(template, codec, kwargs), tool_forms).run()
 
 
 @dataclass(frozen=True, slots=True)
 class _Suffix:
-    """How a role joins, and whether tool definitions matter to that."""
+    """How a role joins, whether tool definitions matter to that, and what of the history does."""
 
     junction: Junction
     text: str
     reads_tools: bool
+    real_turn: RealTurn | None = None
 
 
 class _Probe:
     """One run over one template; holds what was found so far."""
 
-    def __init__(self, template: ChatTemplate, codec: TextCodec, kwargs: Mapping[str, Any]) -> None:
-        self._template = template
-        self._codec = codec
-        self._kwargs = kwargs
-        self._form = MessageForm()
-        self._tools_form: ToolForm = "wrapper"
-        self._tool_sets: tuple[_Tools, ...] = (None,)
+    def __init__(self, stage: Stage, tool_forms: Sequence[ToolForm]) -> None:
+        self._stage = stage
+        self._codec = stage.codec
+        self._tool_forms = tool_forms
+        self._tools_form: ToolForm = tool_forms[0]
+        self._tool_sets: tuple[ToolSet, ...] = (None,)
         # What stands behind the payload of a final assistant turn, and what opens a turn to generate.
         self._end = ""
         self._end_has_control = False
@@ -99,45 +93,49 @@ class _Probe:
     def run(self) -> TemplateProfile:
         try:
             self._find_forms()
-            self._end = self._tail(_one_text_turn(), (), generation=False)
+            self._end = self._stage.tail(one_text_turn(), generation=False)
             self._end_has_control = self._codec.first_added(self._end) is not None
             self._opener = self._generation_opener()
-        except (_Refused, InvalidRequest) as error:
+        except (Refused, InvalidRequest) as error:
             raise ConfigurationError(f"the chat template cannot be used: {error}") from error
-        junctions: dict[str, _Suffix] = {}
+        suffixes: dict[str, _Suffix] = {}
         refused: dict[str, str] = {}
         for role in PROBED_ROLES:
             try:
-                junctions[role] = self._suffix_of(role)
-            except (_Refused, InvalidRequest) as error:
+                suffixes[role] = self._suffix_of((role,))
+                self._require_opener(role)
+            except (Refused, InvalidRequest) as error:
+                suffixes.pop(role, None)
                 refused[role] = str(error)
-        # Several roles in one request: tried only for roles that are fine alone, in the order of their names.
-        for role in [role for role in junctions if role != "tool"]:
-            try:
-                self._check_sequence(("tool", role), junctions)
-            except _Refused as error:
-                refused[role] = str(error)
-                del junctions[role]
-        if not junctions:
+        if "tool" in suffixes:
+            # Several roles in one request; a pair that raises is no proof against either.
+            turn = suffixes["tool"].real_turn
+            reached = None if turn is None else turn.reach
+            suffixes = {
+                role: suffix if role == "tool" else self._behind("tool", role, suffix, reached)
+                for role, suffix in suffixes.items()
+            }
+        if any(suffix.real_turn for suffix in suffixes.values()):
+            suffixes = {role: self._with_real_turn(role, suffix) for role, suffix in suffixes.items()}
+        if not suffixes:
             reasons = "; ".join(f"{role}: {reason}" for role, reason in refused.items())
             raise ConfigurationError(f"nothing can be appended to an assistant turn of this chat template ({reasons})")
         again: _Suffix | str
         try:
-            again = self._suffix_of(None)
-        except (_Refused, InvalidRequest) as error:
+            again = self._suffix_of(())
+        except (Refused, InvalidRequest) as error:
             again = str(error)
-        return self._profile(junctions, refused, again)
+        return self._profile(suffixes, refused, again)
 
     # What the template reads.
 
     def _find_forms(self) -> None:
-        self._form = MessageForm(content=self._content_form())
-        self._form = self._argument_form()
-        accepted: list[_Tools] = [None]
-        plain = [_user(), _assistant(_S)]
-        for form in get_args(ToolForm):
-            tools = engine_tools(_TOOLS, form)
-            if self._renders(plain, tools=tools):
+        self._stage = replace(self._stage, form=MessageForm(content=self._content_form()))
+        self._stage = replace(self._stage, form=self._argument_form())
+        accepted: list[ToolSet] = [None]
+        for form in self._tool_forms:
+            tools = engine_tools(TOOLS, form)
+            if self._stage.renders(one_text_turn(), tools=tools):
                 self._tools_form = form
                 accepted.append(tools)
                 break
@@ -147,313 +145,283 @@ class _Probe:
         reason = ""
         form: ContentForm
         for form in get_args(ContentForm):
-            self._form = MessageForm(content=form)
             try:
-                text = self._render([_user(), _assistant(_S)], generation=False)
+                text = self._stage.render(one_text_turn(), generation=False, form=MessageForm(content=form))
             except InvalidRequest as error:
                 reason = reason or str(error)
                 continue
-            if _USER_TEXT in text and _S in text and f"'{_S}'" not in text:
+            if USER_TEXT in text and SENTINEL in text and f"'{SENTINEL}'" not in text:
                 return form
             reason = reason or "the chat template does not write what the messages say"
-        raise _Refused(f"it cannot render a conversation of a user and an assistant: {reason}")
+        raise Refused(f"it cannot render a conversation of a user and an assistant: {reason}")
 
     def _argument_form(self) -> MessageForm:
-        content = self._form.content
-        arguments = tool_call(_S)["function"]["arguments"]
+        content = self._stage.form.content
         as_object, as_string = MessageForm("object", content), MessageForm("string", content)
-        # A template that prints an object the way Python does was written for JSON text.
-        if self._writes_arguments(as_object, never=str(arguments)):
-            return replace(as_object, string_arguments=self._writes_arguments(as_string))
+        arguments = tool_call(SENTINEL)["function"]["arguments"]
+        from_object, from_string = self._written_call(as_object), self._written_call(as_string)
         # No calls in this template, or only odd ones: then the form does not matter.
-        return as_string if self._writes_arguments(as_string) else as_object
+        if SENTINEL not in from_object:
+            return as_string if SENTINEL in from_string else as_object
+        # One that prints an object the way Python does, or as a whole although it takes text apart, wants JSON text.
+        whole = json.dumps(arguments)
+        takes_apart = SENTINEL in from_string and whole not in from_string and json.dumps(whole) not in from_string
+        if str(arguments) in from_object or (whole in from_object and takes_apart):
+            return as_string
+        return replace(as_object, string_arguments=SENTINEL in from_string)
 
-    def _writes_arguments(self, form: MessageForm, *, never: str = "\0") -> bool:
-        call = [_user(), _assistant("", calls=[tool_call(_S)])]
+    def _written_call(self, form: MessageForm) -> str:
+        """A call as the template writes it; empty where it refuses it."""
+        call = [user_message(), assistant_message("", calls=[tool_call(SENTINEL)])]
         # Some templates want every call answered.
-        for conversation in (call, [*call, *_appended(("tool",))]):
+        for conversation in (call, [*call, *appended_messages(("tool",))]):
             try:
-                text = self._render(conversation, generation=False, form=form)
+                return self._stage.render(conversation, generation=False, form=form)
             except InvalidRequest:
                 continue
-            return _S in text and never not in text
-        return False
+        return ""
 
     def _generation_opener(self) -> str:
-        with_opener = self._render([_user()], generation=True)
-        without = self._render([_user()], generation=False)
+        with_opener = self._stage.render([user_message()], generation=True)
+        without = self._stage.render([user_message()], generation=False)
         return with_opener.removeprefix(without) if with_opener.startswith(without) else ""
-
-    # Thinking.
-
-    def _thinking(self, stops: Collection[int]) -> Thinking | None:
-        turn = self._codec.first_added(self._opener)
-        if turn is None:
-            return None
-        before, close = self._thought() or self._opened_thought()
-        opened, closed = _last_added(before, self._codec), self._codec.first_added(close)
-        if opened is None or closed is None or {opened[1], closed[1]} & {turn[1], *stops}:
-            return None
-        # More than a mark and white space is a format of its own, which one text cannot close.
-        if close.strip() != self._codec.added_text[closed[1]]:
-            return None
-        return Thinking(turn[1], opened[1], closed[1], close)
-
-    def _thought(self) -> tuple[str, str] | None:
-        """Text up to a thought, and from its end to the answer; None where the template writes no thoughts."""
-        try:
-            text = self._tail_of_user([_assistant("qAnswerq", reasoning=_THOUGHT)], generation=False)
-        except InvalidRequest:
-            return None
-        before, thought, behind = text.partition(_THOUGHT)
-        close, answer, _ = behind.partition("qAnswerq")
-        return (before, close) if thought and answer else None
-
-    def _opened_thought(self) -> tuple[str, str]:
-        """The same from an opener that ends with a mark in angle brackets, the close being the mark's counterpart."""
-        opened = _last_added(self._opener, self._codec)
-        if opened is None:
-            return "", ""
-        mark = self._codec.added_text[opened[1]]
-        space = self._opener[opened[0] + len(mark) :]
-        counterpart = f"</{mark[1:]}"
-        if not mark.startswith("<") or space.strip() or counterpart not in self._codec.added_text.values():
-            return "", ""
-        return self._opener, f"{space}{counterpart}{space * 2}"
-
-    def _past_thinking(self, extra: Mapping[str, Any] | None = None) -> PastThinking:
-        turn = [_user("qBeforeq"), _assistant("qEarlierq", reasoning=_THOUGHT)]
-        following = [_user(), _assistant("qAnswerq")]
-        try:
-            if _THOUGHT in self._render([*turn, *following], generation=False, extra=extra):
-                return "kept"
-            return "dropped" if _THOUGHT in self._render(turn, generation=False, extra=extra) else "never written"
-        except InvalidRequest:
-            return "never written"
-
-    def _keeps_thinking(self) -> dict[str, Any]:
-        if self._past_thinking() == "kept":
-            return {}
-        return {
-            name: value
-            for name, value in _KEEP_THINKING.items()
-            if self._template.mentions(name) and self._past_thinking({name: value}) == "kept"
-        }
 
     # What follows an assistant turn.
 
-    def _suffix_of(self, role: str | None) -> _Suffix:
-        roles = () if role is None else (role,)
-        first = self._same_behind_every_history(roles)
-        if role is None:
-            return first
-        self._require_opener(role)
-        self._check_sequence((role, role), {role: first})
-        return first
+    def _suffix_of(self, roles: tuple[str, ...]) -> _Suffix:
+        try:
+            suffix = self._same_behind_every_history(roles)
+        except DependsOnHistory:
+            return self._joined_to_real_turns(roles)
+        return self._behind(roles[0], roles[0], suffix) if roles else suffix
+
+    def _behind(self, first: str, role: str, suffix: _Suffix, reached: Reach | None = None) -> _Suffix:
+        """``suffix`` of ``role``, rendered behind real turns if a message of ``first`` before it makes a difference.
+
+        Args:
+            first: role of the message before it, in the same request.
+            role: the role.
+            suffix: how it is joined alone.
+            reached: how much of the session is rendered with ``first`` anyway.
+        """
+        if suffix.real_turn is not None or reached == "history":
+            return suffix
+        # What a template makes of several results shows behind calls alone.
+        kind: BaseKind = "call" if first == "tool" else suffix.junction.base
+        pair = (first, role)
+        if reached is None:
+            alike = all(len(set(self._tails(kind, pair, tools))) <= 1 for tools in self._tool_sets)
+        else:
+            alike = all(
+                self._sees_last_turn_only(history, pair, tools)
+                for history in HISTORIES[kind]
+                for tools in self._tool_sets
+            )
+        return suffix if alike else self._joined_to_real_turns((role,), pair)
 
     def _same_behind_every_history(self, roles: Sequence[str]) -> _Suffix:
         """The suffix of ``roles``, the same behind every history that renders."""
         found: list[_Suffix] = []
         for tools in self._tool_sets:
-            texts = list(self._tails("text", roles, tools))
-            calls = list(self._tails("call", roles, tools))
+            texts, calls = (self._tails(kind, roles, tools) for kind in _KINDS)
             found.append(self._reconcile(roles, tools, texts, calls))
         plain = found[0]
         if any(other.junction != plain.junction for other in found):
-            raise _Refused("what stands before the message depends on whether there are tools")
+            raise DependsOnHistory("what stands before the message depends on whether there are tools")
         return _Suffix(plain.junction, plain.text, any(other.text != plain.text for other in found))
 
-    def _reconcile(
-        self, roles: Sequence[str], tools: _Tools, texts: list[str | _Refused], calls: list[str | _Refused]
-    ) -> _Suffix:
-        after_text = [tail for tail in texts if isinstance(tail, str)]
-        after_call = [tail for tail in calls if isinstance(tail, str)]
-        if not after_text and not after_call:
-            raise next(tail for tail in (*texts, *calls) if isinstance(tail, _Refused))
+    def _reconcile(self, roles: Sequence[str], tools: ToolSet, texts: list[str], calls: list[str]) -> _Suffix:
+        if not texts and not calls:
+            raise self._why_refused(roles, tools)
         # A result answers a call: what stands behind a plain text is no concern of it where the two differ.
-        answers = roles[:1] == ("tool",) and bool(after_call)
-        if after_text and not (answers and not _agree(after_text, after_call)):
-            _require_equal(after_text)
-            suffix = self._joined("text", roles, tools, after_text[0])
+        answers = roles[:1] == ("tool",) and bool(calls)
+        if texts and not (answers and not _agree(texts, calls)):
+            _require_equal(texts)
+            suffix = self._joined("text", roles, tools, texts[0])
             # A call may end with a terminator of its own: the sampler has written it, so only the rest is needed.
             rest = suffix.text.removeprefix(suffix.junction.terminator) if self._end_has_control else suffix.text
-            if not all(tail.endswith(rest) for tail in after_call):
-                raise _Refused("what follows a call differs from what follows a text")
+            if not all(tail.endswith(rest) for tail in calls):
+                raise DependsOnHistory("what follows a call differs from what follows a text")
             return suffix
-        _require_equal(after_call)
-        return self._joined("call", roles, tools, after_call[0])
+        _require_equal(calls)
+        return self._joined("call", roles, tools, calls[0])
 
-    def _joined(self, base: BaseKind, roles: Sequence[str], tools: _Tools, tail: str) -> _Suffix:
+    def _with_real_turn(self, role: str, suffix: _Suffix) -> _Suffix:
+        """``suffix`` with what it takes to come in one request with a role that is rendered behind real turns."""
+        if suffix.real_turn is not None:
+            return suffix
+        real = self._joined_to_real_turns((role,)).real_turn
+        assert real is not None
+        return replace(suffix, real_turn=replace(real, reach=None))
+
+    def _joined_to_real_turns(self, roles: tuple[str, ...], sequence: tuple[str, ...] = ()) -> _Suffix:
+        """The same for roles that are rendered behind the session's own turns, as far back as the template looks."""
+        junctions: dict[BaseKind, Junction] = {}
+        texts: list[str] = []
+        reach: Reach = "last turn"
+        for kind in _KINDS:
+            for history in HISTORIES[kind]:
+                for tools in self._tool_sets:
+                    try:
+                        tail = self._stage.tail(history, roles, generation=True, tools=tools)
+                    except Refused:
+                        continue
+                    suffix = self._joined(kind, roles, tools, tail, history)
+                    texts.append(suffix.text)
+                    if junctions.setdefault(kind, suffix.junction) != suffix.junction:
+                        raise Refused("where the assistant turn ends depends on the history before it")
+                    if not all(self._sees_last_turn_only(history, seen, tools) for seen in (roles, sequence)):
+                        reach = "history"
+        base: BaseKind = "call" if roles == ("tool",) and "call" in junctions else next(iter(junctions))
+        return _Suffix(junctions[base], texts[0], reads_tools=True, real_turn=RealTurn(reach, junctions))
+
+    def _sees_last_turn_only(self, history: Conversation, roles: Sequence[str], tools: ToolSet) -> bool:
+        short = [user_message(), history[-1]]
+        try:
+            whole = self._stage.tail(history, roles, generation=True, tools=tools)
+            return self._stage.tail(short, roles, generation=True, tools=tools) == whole
+        except Refused:
+            # A conversation that does not render shows nothing.
+            return True
+
+    def _joined(
+        self, base: BaseKind, roles: Sequence[str], tools: ToolSet, tail: str, history: Conversation | None = None
+    ) -> _Suffix:
         lead = self._lead_of_call(tail) if base == "call" else ""
         place = self._codec.first_added(tail[len(lead) :])
         if place is None:
-            raise _Refused("no control token separates the assistant turn from what follows, so there is no clean cut")
+            raise Refused("no control token separates the assistant turn from what follows, so there is no clean cut")
         position, token_id = place
         lead = tail[: len(lead) + position]
         if base == "text" and lead.strip():
-            raise _Refused(f"ordinary text ({lead.strip()!r}) ends the assistant turn, so there is no clean cut")
+            raise Refused(f"ordinary text ({lead.strip()!r}) ends the assistant turn, so there is no clean cut")
         terminator = self._codec.added_text[token_id]
         rest = tail[len(lead) :]
         ids = self._codec.encode(rest)
-        if ids[0] != token_id or not self._encodes_as_in_full(base, roles, tools, ids):
-            raise _Refused("what follows the assistant turn encodes differently on its own than in its place")
-        opens_next = not self._end_has_control
-        return _Suffix(Junction(base, lead, terminator, token_id, opens_next), rest, reads_tools=False)
-
-    def _encodes_as_in_full(self, base: BaseKind, roles: Sequence[str], tools: _Tools, ids: list[int]) -> bool:
-        full = self._render([*base_conversation(base, _S), *_appended(roles)], generation=True, tools=tools)
-        return self._codec.encode(full)[-len(ids) :] == ids
+        before = base_conversation(base, SENTINEL) if history is None else history
+        full = self._stage.render([*before, *appended_messages(roles)], generation=True, tools=tools)
+        if ids[0] != token_id or self._codec.encode(full)[-len(ids) :] != ids:
+            raise Refused("what follows the assistant turn encodes differently on its own than in its place")
+        return _Suffix(
+            Junction(base, lead, terminator, token_id, opens_next=not self._end_has_control), rest, reads_tools=False
+        )
 
     def _lead_of_call(self, tail: str) -> str:
         """The text that closes a call, where a turn that ends with one is followed by ``tail``."""
         try:
-            end = self._tail([_user(), _assistant("", calls=[tool_call(_S)])], (), generation=False)
-        except (_Refused, InvalidRequest):
+            end = self._stage.tail(
+                [user_message(), assistant_message("", calls=[tool_call(SENTINEL)])], generation=False
+            )
+        except Refused:
             end = None
         if end is not None and tail.startswith(end):
             if not self._end_has_control:
                 return end
             if end.endswith(self._end):
                 return end.removesuffix(self._end)
-            last = _last_token(end, self._codec)
+            last = self._stage.last_added(end)
             if last is not None:
-                return end[:last]
+                return end[: last[0]]
         place = self._codec.first_added(self._end)
         if place is not None:
             position = tail.find(self._codec.added_text[place[1]])
             if position >= 0:
                 return tail[:position]
-        raise _Refused("the template does not show where the text of a call ends")
-
-    def _check_sequence(self, roles: tuple[str, ...], known: Mapping[str, _Suffix]) -> None:
-        """Refuse a role whose rendering behind another one depends on history; a sequence that raises is no proof."""
-        if any(role not in known for role in roles[:1]):
-            return
-        base = known[roles[0]].junction.base
-        for tools in self._tool_sets:
-            tails = [tail for tail in self._tails(base, roles, tools) if isinstance(tail, str)]
-            if tails:
-                try:
-                    _require_equal(tails)
-                except _Refused as error:
-                    raise _Refused(f"in one request with {roles[0]}, {error}") from error
+        raise Refused("the template does not show where the text of a call ends")
 
     def _require_opener(self, role: str) -> None:
         """Refuse a role behind which the template opens no turn to generate although its own turns have an opener."""
         place = self._codec.first_added(self._opener)
         if place is None:
             return
-        appended = _appended((role,))
-        for kind in ("text", "call"):
-            history = base_conversation(kind, _S)
+        appended = appended_messages((role,))
+        for kind in _KINDS:
+            history = base_conversation(kind, SENTINEL)
             try:
-                with_opener = self._render([*history, *appended], generation=True)
-                without = self._render([*history, *appended], generation=False)
+                with_opener = self._stage.render([*history, *appended], generation=True)
+                without = self._stage.render([*history, *appended], generation=False)
             except InvalidRequest:
                 continue
             if with_opener != without:
                 return
+            if self._codec.first_added(with_opener.rpartition(appended[0]["content"])[2]) is None:
+                raise Refused("nothing separates the message from the turn that is to be generated")
             try:
-                followed = self._render([*history, *appended, _assistant("qNextq")], generation=False)
+                followed = self._stage.render([*history, *appended, assistant_message("qNextq")], generation=False)
             except InvalidRequest:
                 followed = ""
             start, _, rest = followed.partition(without)
             between = rest.partition("qNextq")[0]
             if start or "qNextq" not in rest or self._codec.added_text[place[1]] in between:
-                raise _Refused("no generation opener follows the message")
+                raise Refused("no generation opener follows the message")
 
-    # Rendering.
-
-    def _tails(self, kind: BaseKind, roles: Sequence[str], tools: _Tools) -> Iterator[str | _Refused]:
-        for history in _HISTORIES[kind]:
+    def _tails(self, kind: BaseKind, roles: Sequence[str], tools: ToolSet) -> list[str]:
+        """What follows the turn behind every history of a kind that renders."""
+        tails = []
+        for history in HISTORIES[kind]:
             try:
-                yield self._tail(history, roles, generation=True, tools=tools)
-            except _Refused as error:
-                yield error
-            except InvalidRequest as error:
-                yield _Refused(str(error))
+                tails.append(self._stage.tail(history, roles, generation=True, tools=tools))
+            except Refused:
+                continue
+        return tails
 
-    def _tail(
-        self,
-        history: _Conversation,
-        roles: Sequence[str],
-        *,
-        generation: bool,
-        tools: _Tools = None,
-    ) -> str:
-        appended = _appended(roles)
-        rendered = self._render([*history, *appended], generation=generation, tools=tools)
+    def _why_refused(self, roles: Sequence[str], tools: ToolSet) -> Refused:
         try:
-            return cut_after(rendered, _S, [message["content"] for message in appended])
-        except ValueError as error:
-            raise _Refused(str(error)) from error
-
-    def _renders(self, conversation: _Conversation, *, tools: _Tools) -> bool:
-        try:
-            return _S in self._render(conversation, generation=False, tools=tools)
-        except InvalidRequest:
-            return False
-
-    def _render(
-        self,
-        conversation: _Conversation,
-        *,
-        generation: bool,
-        tools: _Tools = None,
-        form: MessageForm | None = None,
-        extra: Mapping[str, Any] | None = None,
-    ) -> str:
-        messages = normalize_messages(conversation, form or self._form)
-        kwargs = {**self._kwargs, **(extra or {})}
-        return self._template.render(messages, tools=tools, kwargs=kwargs, generation=generation)
+            self._stage.tail(one_text_turn(), roles, generation=True, tools=tools)
+        except Refused as reason:
+            return reason
+        raise AssertionError("asked for a reason although it renders")
 
     # Putting it together.
 
     def _profile(
-        self, junctions: Mapping[str, _Suffix], refused: Mapping[str, str], again: _Suffix | str
+        self, suffixes: Mapping[str, _Suffix], refused: Mapping[str, str], again: _Suffix | str
     ) -> TemplateProfile:
-        openers = {suffix.junction.terminator_id for suffix in junctions.values() if suffix.junction.opens_next}
-        every = list(junctions.values()) if isinstance(again, str) else [*junctions.values(), again]
+        every = [*suffixes.values(), *([] if isinstance(again, str) else [again])]
         # One token for all, and none that the template writes by itself: it closes turns, it does not open them.
-        alternatives = {suffix.junction.terminator_id for suffix in every if suffix.junction.opens_next}
-        opens_user = self._opens_first_user_turn(openers)
-        if len(alternatives) == 1 and not opens_user:
+        alternatives = _openers(every)
+        openers = _openers(suffixes.values())
+        if len(alternatives) == 1 and not self._opens_first_user_turn(openers):
             openers, alternatives = set(), set()
-        fixed = {role: _with_opening(suffix.junction, bool(alternatives)) for role, suffix in junctions.items()}
+        fixed = {role: _with_opening(suffix, bool(alternatives)) for role, suffix in suffixes.items()}
         end_token = self._codec.first_added(self._end)
-        stops = {
-            *self._codec.eos_ids,
-            *(junction.terminator_id for junction in fixed.values()),
-            *(() if end_token is None else (end_token[1],)),
-        }
-        separator = ""
-        if end_token is not None:
-            separator = self._end[end_token[0] + len(self._codec.added_text[end_token[1]]) :]
+        ends = set() if end_token is None else {end_token[1]}
+        terminators = {junction.terminator_id for suffix in fixed.values() for junction in _junctions(suffix)}
+        stops = {*self._codec.eos_ids, *terminators, *ends}
         return TemplateProfile(
-            form=self._form,
+            form=self._stage.form,
             tools=self._tools_form,
             suffix_reads_tools=any(suffix.reads_tools for suffix in every),
-            junctions=fixed,
+            junctions={role: suffix.junction for role, suffix in fixed.items()},
+            real_turns={role: suffix.real_turn for role, suffix in fixed.items() if suffix.real_turn is not None},
             refused=dict(refused),
-            again=again if isinstance(again, str) else _with_opening(again.junction, bool(alternatives)),
+            again=again if isinstance(again, str) else _with_opening(again, bool(alternatives)).junction,
             generation_opener=self._opener,
-            separator=separator,
+            separator=self._separator(end_token),
             stop_ids=frozenset(stops),
+            alternate_ids=frozenset(ends - terminators),
             replaceable_ids=frozenset(openers if len(alternatives) > 1 else ()),
             assistant_header=self._assistant_header(),
-            thinking=self._thinking(stops),
-            past_thinking=self._past_thinking(),
-            keeps_thinking=self._keeps_thinking(),
-            reads_clock=self._template.mentions("strftime_now"),
+            thinking=find_thinking(self._stage, self._opener, stops),
+            past_thinking=find_past_thinking(self._stage),
+            keeps_thinking=find_keeps_thinking(self._stage),
+            rewritten=self._rewritten(),
+            reads_clock=self._reads_clock(),
+            injection=self._injection(),
         )
 
+    def _separator(self, end_token: tuple[int, int] | None) -> str:
+        if end_token is None:
+            return ""
+        return self._end[end_token[0] + len(self._codec.added_text[end_token[1]]) :]
+
     def _opens_first_user_turn(self, openers: Iterable[int]) -> bool:
-        before = self._render([_user()], generation=False).partition(_USER_TEXT)[0]
+        before = self._stage.render([user_message()], generation=False).partition(USER_TEXT)[0]
         return any(self._codec.added_text[opener] in before for opener in openers)
 
     def _assistant_header(self) -> Header:
-        after_user = self._tail_of_user([_assistant(_S)], generation=False).partition(_S)[0]
-        prompt = self._tail_of_user([], generation=True)
+        after_user = self._stage.tail_of_user([assistant_message(SENTINEL)], generation=False).partition(SENTINEL)[0]
+        prompt = self._stage.tail_of_user([], generation=True)
         close = prompt.removesuffix(self._opener) if self._opener else ""
         if not after_user.startswith(close):
             return ()
@@ -472,8 +440,43 @@ class _Probe:
             parts.append(self._codec.decode(ordinary))
         return tuple(parts)
 
-    def _tail_of_user(self, following: _Conversation, *, generation: bool) -> str:
-        return self._render([_user(), *following], generation=generation).partition(_USER_TEXT)[2]
+    def _rewritten(self) -> frozenset[HistoryKind]:
+        answered = [
+            assistant_message("", calls=[tool_call(SENTINEL)]),
+            *appended_messages(("tool",)),
+            assistant_message("qAnswerq"),
+        ]
+        thought = assistant_message(SENTINEL, reasoning=THOUGHT)
+        said: dict[HistoryKind, Conversation] = {
+            "text": [assistant_message(SENTINEL)],
+            "thinking": [thought],
+            "calls": answered,
+        }
+        return frozenset(kind for kind, turns in said.items() if not self._only_adds(turns))
+
+    def _only_adds(self, turns: Conversation) -> bool:
+        """Whether what stands up to the sentinel stays as it is when the conversation goes on."""
+        more = [user_message("qMoreq"), assistant_message("qLastq")]
+        written: set[str] = set()
+        for size in range(1, len(turns) + 1):
+            for following in ([], more):
+                try:
+                    text = self._stage.render([user_message(), *turns[:size], *following], generation=False)
+                except InvalidRequest:
+                    continue
+                written.add(text.partition(SENTINEL)[0])
+        return len(written) <= 1
+
+    def _reads_clock(self) -> bool:
+        another = ANY_DAY - timedelta(days=400, hours=7, minutes=11)
+        conversation = one_text_turn()
+        today = self._stage.render(conversation, generation=True)
+        return self._stage.render(conversation, generation=True, now=another) != today
+
+    def _injection(self) -> tuple[str, ...]:
+        added = self._codec.added_text
+        found = dict.fromkeys(self._codec.encode(" ".join(text for text in added.values() if text.strip())))
+        return tuple(added[token_id] for token_id in found if added.get(token_id, "").strip())
 
 
 def _common_prefix(left: str, right: str) -> str:
@@ -481,8 +484,22 @@ def _common_prefix(left: str, right: str) -> str:
     return left[: next((i for i in range(size) if left[i] != right[i]), size)]
 
 
-def _with_opening(junction: Junction, opens_next: bool) -> Junction:
-    return replace(junction, opens_next=opens_next)
+def _junctions(suffix: _Suffix) -> Iterable[Junction]:
+    yield suffix.junction
+    if suffix.real_turn is not None:
+        yield from suffix.real_turn.junctions.values()
+
+
+def _openers(suffixes: Iterable[_Suffix]) -> set[int]:
+    return {junction.terminator_id for suffix in suffixes for junction in _junctions(suffix) if junction.opens_next}
+
+
+def _with_opening(suffix: _Suffix, opens_next: bool) -> _Suffix:
+    real = suffix.real_turn
+    if real is not None:
+        fixed = {kind: replace(junction, opens_next=opens_next) for kind, junction in real.junctions.items()}
+        real = replace(real, junctions=fixed)
+    return replace(suffix, junction=replace(suffix.junction, opens_next=opens_next), real_turn=real)
 
 
 def _agree(texts: list[str], calls: list[str]) -> bool:
@@ -491,72 +508,4 @@ def _agree(texts: list[str], calls: list[str]) -> bool:
 
 def _require_equal(tails: Sequence[str]) -> None:
     if len(set(tails)) > 1:
-        raise _Refused("what is rendered for the message depends on the history before it")
-
-
-def _last_token(text: str, codec: TextCodec) -> int | None:
-    """Where the last control token of ``text`` starts."""
-    found = _last_added(text, codec)
-    return None if found is None else found[0]
-
-
-def _last_added(text: str, codec: TextCodec) -> tuple[int, int] | None:
-    """The last added token of ``text`` that is more than white space: (position in the text, id), or None."""
-    places = [(text.rfind(token), i) for i in codec.encode(text) if (token := codec.added_text.get(i, "")).strip()]
-    return max(places, default=None)
-
-
-def _user(text: str = _USER_TEXT) -> Mapping[str, Any]:
-    return {"role": "user", "content": text}
-
-
-def _assistant(text: str, *, reasoning: str | None = None, calls: _Tools = None) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": text}
-    if reasoning is not None:
-        message["reasoning_content"] = reasoning
-    if calls:
-        message["tool_calls"] = calls
-    return message
-
-
-def _appended(roles: Sequence[str]) -> _Conversation:
-    return [_message(role, f"qAppended{index}q") for index, role in enumerate(roles)]
-
-
-def _message(role: str, text: str) -> Mapping[str, Any]:
-    message = {"role": role, "content": text}
-    if role == "tool":
-        message |= {"tool_call_id": CALL_ID, "name": "lookup"}
-    return message
-
-
-def _one_text_turn() -> _Conversation:
-    return [_user(), _assistant(_S)]
-
-
-_SYSTEM: Final[Mapping[str, Any]] = {"role": "system", "content": "qSystemTextq"}
-_EARLIER_CALL: Final = (
-    _assistant("", calls=[tool_call("qEarlierq", name="earlier", call_id="call00000")]),
-    {"role": "tool", "content": "qResultq", "tool_call_id": "call00000", "name": "earlier"},
-)
-_HISTORIES: Final[Mapping[BaseKind, Sequence[_Conversation]]] = {
-    "text": (
-        _one_text_turn(),
-        [_user(), _assistant(_S, reasoning="qThoughtq")],
-        [_SYSTEM, _user(), _assistant(_S)],
-        [_user("qBeforeq"), _assistant("qEarlierq"), _user(), _assistant(_S)],
-        [_user("qBeforeq"), _assistant("qEarlierq", reasoning="qThoughtq"), _user(), _assistant(_S, reasoning="qq")],
-        [_user(), *_EARLIER_CALL, _assistant(_S)],
-        [_SYSTEM, _user("qBeforeq"), *_EARLIER_CALL, _assistant("qEarlierq"), _user(), _assistant(_S)],
-    ),
-    "call": (
-        [_user(), _assistant("", calls=[tool_call(_S)])],
-        [_user(), _assistant("qAloudq", reasoning="qThoughtq", calls=[tool_call(_S)])],
-        [_SYSTEM, _user(), _assistant("", calls=[tool_call(_S)])],
-        # The same call id with another name: a template that looks the name up writes another suffix.
-        [_user(), _assistant("", calls=[tool_call(_S, name="other")])],
-        [_user("qBeforeq"), _assistant("qEarlierq"), _user(), _assistant("", calls=[tool_call(_S)])],
-        [_user(), _assistant("", calls=[tool_call("qEarlierq", call_id="call00000"), tool_call(_S)])],
-        [_user(), *_EARLIER_CALL, _assistant("", calls=[tool_call(_S)])],
-    ),
-}
+        raise DependsOnHistory("what is rendered for the message depends on the history before it")

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from trio_sessions.core.compare import Header
 from trio_sessions.render.messages import MessageForm
 from trio_sessions.render.tools import ToolForm
 
-__all__ = [
-    "CALL_ID",
-    "BaseKind",
-    "Junction",
-    "PastThinking",
-    "TemplateProfile",
-    "Thinking",
-    "base_conversation",
-    "tool_call",
-]
+__all__ = ["BaseKind", "HistoryKind", "Junction", "PastThinking", "Reach", "RealTurn", "TemplateProfile", "Thinking"]
 
 BaseKind: TypeAlias = Literal["text", "call"]
 """How the assistant turn before a suffix ends: with its text, or with a tool call."""
@@ -27,28 +18,11 @@ BaseKind: TypeAlias = Literal["text", "call"]
 PastThinking: TypeAlias = Literal["kept", "dropped", "never written"]
 """What becomes of an earlier turn's ``reasoning_content`` when a user's message follows."""
 
-# Every conversation that stands in for history has a user message: some templates look for one.
-_USER: Final[Mapping[str, Any]] = {"role": "user", "content": "Go on."}
-# Nine letters and digits, the only form that every template known to check call ids accepts.
-CALL_ID: Final = "call00001"
+HistoryKind: TypeAlias = Literal["text", "thinking", "calls"]
+"""What earlier turns consist of."""
 
-
-def base_conversation(kind: BaseKind, payload: str) -> list[Mapping[str, Any]]:
-    """The shortest conversation whose last assistant turn ends with ``payload``.
-
-    Args:
-        kind: whether the payload is the turn's text or the value of a call's only argument.
-        payload: the text to cut at.
-    """
-    assistant: dict[str, Any] = {"role": "assistant", "content": payload if kind == "text" else ""}
-    if kind == "call":
-        assistant["tool_calls"] = [tool_call(payload)]
-    return [_USER, assistant]
-
-
-def tool_call(payload: str, *, name: str = "lookup", call_id: str = CALL_ID) -> dict[str, Any]:
-    """A call whose only argument is ``payload``."""
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": {"query": payload}}}
+Reach: TypeAlias = Literal["last turn", "history"]
+"""How far back a template looks when it renders a message: at the turn before it, or at everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +46,21 @@ class Junction:
     terminator: str
     terminator_id: int
     opens_next: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RealTurn:
+    """How a role is rendered behind the session's own turns, where a stand-in for them does not do.
+
+    Attributes:
+        reach: how much of the session has to be rendered with it; None where the role itself does not need any, but
+            may come in one request with one that does.
+        junctions: how the role is joined to a turn that ends with its text or with a call; a kind that the template
+            refuses is missing.
+    """
+
+    reach: Reach | None
+    junctions: Mapping[BaseKind, Junction]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,41 +89,56 @@ class TemplateProfile:
         tools: form of tool definitions that the template can render.
         suffix_reads_tools: whether tool definitions occur in, or change, what follows an assistant turn.
         junctions: for every appendable role, how it is joined to a sampled assistant turn.
+        real_turns: for the same roles, how they are joined to the session's own turns; empty where every role is
+            rendered alike behind every history.
         refused: for every other probed role, the reason.
         again: how a generation opener alone is joined to an assistant turn (nothing appended), or the reason why it
             cannot be.
         generation_opener: text that opens a generated turn after a user's; empty where the template has none.
         separator: text that the template writes after a terminator at the end of the conversation.
         stop_ids: ids that end a sampled turn.
+        alternate_ids: those of them that the template writes at the end of a conversation and nowhere else.
         replaceable_ids: stop ids that are openers of other turns; one at the end of the stored ids is replaced when
             another opener is due.
         assistant_header: what opens an assistant turn, for the comparison of sequences.
         thinking: how a thought is opened and closed; None where the template shows no marks for it.
         past_thinking: what becomes of the thinking of earlier turns.
         keeps_thinking: kwargs, each of which would make the template keep it.
+        rewritten: histories that the template renders in another way once the conversation goes on; where it is
+            empty the canonical rendering is append-only.
         reads_clock: whether the template asks for the date.
+        injection: texts in a message that the tokenizer would turn into control ids, were they not escaped.
     """
 
     form: MessageForm
     tools: ToolForm
     suffix_reads_tools: bool
     junctions: Mapping[str, Junction]
+    real_turns: Mapping[str, RealTurn]
     refused: Mapping[str, str]
     again: Junction | str
     generation_opener: str
     separator: str
     stop_ids: frozenset[int]
+    alternate_ids: frozenset[int]
     replaceable_ids: frozenset[int]
     assistant_header: Header
     thinking: Thinking | None
     past_thinking: PastThinking
     keeps_thinking: Mapping[str, Any]
+    rewritten: frozenset[HistoryKind]
     reads_clock: bool
+    injection: tuple[str, ...]
 
     @property
     def appendable_roles(self) -> frozenset[str]:
         """Roles that may follow a sampled assistant turn."""
         return frozenset(self.junctions)
+
+    def reach_of(self, roles: Iterable[str]) -> Reach | None:
+        """How much of the session has to be rendered with messages of these roles; None for nothing."""
+        reaches = {self.real_turns[role].reach for role in roles if role in self.real_turns}
+        return "history" if "history" in reaches else "last turn" if "last turn" in reaches else None
 
     @property
     def max_trim_tokens(self) -> int:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final
@@ -19,14 +20,16 @@ from trio_sessions.core.tokens import as_token_ids
 from trio_sessions.errors import AppendRoleNotSupported, ConfigurationError, InvalidRequest, TokenizationFailed
 from trio_sessions.render.base import Extension, Message, TemplateKwargs, TokenIds, Tools
 from trio_sessions.render.codec import TextCodec
+from trio_sessions.render.conversation import ConversationTemplate
 from trio_sessions.render.escape import ControlText, SpecialTokensPolicy
-from trio_sessions.render.jinja import ChatTemplate
+from trio_sessions.render.families import FAMILIES, Family
 from trio_sessions.render.kwargs import complaint_about
 from trio_sessions.render.messages import normalize_messages, text_weight
 from trio_sessions.render.probe import probe_template
-from trio_sessions.render.profile import Junction, TemplateProfile, Thinking, base_conversation
+from trio_sessions.render.profile import Junction, Reach, TemplateProfile, Thinking
+from trio_sessions.render.standin import base_conversation, kind_of, user_message, with_payload
 from trio_sessions.render.suffix import cut_after, sentinel_for
-from trio_sessions.render.tools import engine_tools
+from trio_sessions.render.tools import TOOL_FORMS, ToolsAs, engine_tools
 
 __all__ = ["TemplateRenderer"]
 
@@ -37,7 +40,7 @@ _PROBE_WEIGHT: Final = 200_000
 
 
 class TemplateRenderer:
-    """Implements ``Renderer`` with a tokenizer's chat template; history is rendered once, then only suffixes are.
+    """Implements ``Renderer`` with a chat template; history is encoded once, then only suffixes are.
 
     Kwargs can change what a template does, so a turn whose kwargs differ from the launch defaults is served by a
     profile of its own, probed when first needed and kept.
@@ -45,42 +48,55 @@ class TemplateRenderer:
 
     def __init__(
         self,
-        template: ChatTemplate,
+        template: ConversationTemplate,
         codec: TextCodec,
         *,
-        name: str = "auto",
+        family: Family = FAMILIES["auto"],
         defaults: TemplateKwargs | None = None,
         special_tokens: SpecialTokensPolicy = "escape",
+        tools_as: ToolsAs = "sglang",
+        notes: Sequence[str] = (),
     ) -> None:
         """Probe the template under the launch defaults.
 
         Args:
             template: renders text.
             codec: encodes it.
-            name: family name for logs.
+            family: what the model's family is known to need.
             defaults: launch defaults of the template kwargs.
             special_tokens: what to do with a client's text that spells a control token.
+            tools_as: how tool definitions are rendered.
+            notes: what a user should know of how this renderer was chosen, a sentence each.
 
         Raises:
-            ConfigurationError: a default has a reserved name, or nothing can be appended under this template.
+            ConfigurationError: a default has a reserved name or contradicts the family, or nothing can be appended
+                under this template.
         """
         self._template = template
         self._codec = codec
-        self._name = name
+        self._family = family
+        self._tool_forms = TOOL_FORMS[tools_as]
+        self.notes = tuple(notes)
         self._control = ControlText(special_tokens, codec.added_text.values())
-        self._defaults = dict(defaults or {})
-        complaint = complaint_about(self._defaults, special_token_names=template.special_token_names)
-        if complaint is not None:
-            raise ConfigurationError(complaint)
-        self._profile = probe_template(template, codec, self._defaults)
+        self._launch = dict(defaults or {})
+        try:
+            effective = self.effective_kwargs({})
+        except InvalidRequest as error:
+            raise ConfigurationError(str(error)) from error
+        self._profile = probe_template(template, codec, effective, tool_forms=self._tool_forms)
         self._profiles: OrderedDict[str, TemplateProfile | InvalidRequest] = OrderedDict()
         self._profiles_lock = threading.Lock()
-        self._default_key = self._key(self._defaults)
+        self._default_key = self._key(effective)
 
     @property
     def name(self) -> str:
         """See ``Renderer.name``."""
-        return self._name
+        return self._family.name
+
+    @property
+    def template(self) -> ConversationTemplate:
+        """What renders conversations as text."""
+        return self._template
 
     @property
     def profile(self) -> TemplateProfile:
@@ -98,10 +114,11 @@ class TemplateRenderer:
 
     def effective_kwargs(self, requested: TemplateKwargs) -> dict[str, Any]:
         """See ``Renderer.effective_kwargs``; names that belong to the gateway are refused."""
-        complaint = complaint_about(requested, special_token_names=self._template.special_token_names)
-        if complaint is not None:
-            raise InvalidRequest(complaint)
-        return {**self._defaults, **requested}
+        for kwargs in (self._launch, requested):
+            complaint = complaint_about(kwargs, special_token_names=self._template.special_token_names)
+            if complaint is not None:
+                raise InvalidRequest(complaint)
+        return self._family.effective(self._launch, requested)
 
     def render(
         self,
@@ -135,10 +152,11 @@ class TemplateRenderer:
         kwargs: TemplateKwargs,
         now: datetime | None = None,
     ) -> Extension:
-        """See ``Renderer.extend``; of ``stored_messages`` only the number is used, for error texts."""
+        """See ``Renderer.extend``; of ``stored_messages`` no more is rendered than the appended roles look at."""
         profile = self.profile_under(kwargs)
-        junction = _junction(profile, appended, first_index=len(stored_messages))
-        suffix, mark = self._suffix(profile, junction, appended, tools, kwargs, now, first_index=len(stored_messages))
+        seam = _seam(profile, stored_messages, appended)
+        junction = seam.junction
+        suffix, mark = self._suffix(profile, seam, stored_messages, appended, tools, kwargs, now)
         ids = self._encode(suffix, mark)
         if not ids or ids[0] != junction.terminator_id:
             raise TokenizationFailed(
@@ -191,7 +209,14 @@ class TemplateRenderer:
     ) -> int:
         """See ``Renderer.weight``; kwargs that change the template have it probed."""
         probe = 0 if self._is_probed(kwargs) else _PROBE_WEIGHT
-        return text_weight(messages) + text_weight(tool for tool in tools or () if isinstance(tool, Mapping)) + probe
+        # Behind real turns they are rendered as well, though not encoded.
+        history = text_weight(stored) if self._profile.real_turns else 0
+        return (
+            history
+            + text_weight(messages)
+            + text_weight(tool for tool in tools or () if isinstance(tool, Mapping))
+            + probe
+        )
 
     def _whole(
         self,
@@ -216,24 +241,32 @@ class TemplateRenderer:
     def _suffix(
         self,
         profile: TemplateProfile,
-        junction: Junction,
+        seam: _Seam,
+        stored: Sequence[Message],
         appended: Sequence[Message],
         tools: Tools | None,
         kwargs: TemplateKwargs,
         now: datetime | None,
-        *,
-        first_index: int,
     ) -> tuple[str, str | None]:
         """What the template writes from the terminator on, and the mark at which to cut it."""
         definitions = engine_tools(tools, profile.tools)
+        before = seam.history(stored)
         escaped = self._control.treat(
-            normalize_messages(appended, profile.form, first_index=first_index),
+            normalize_messages([*before, *appended], profile.form, first_index=len(stored) - len(before)),
             definitions if profile.suffix_reads_tools else None,
-            first_index=first_index,
+            first_index=len(stored) - len(before),
         )
         sentinel = sentinel_for(escaped.messages, escaped.tools, kwargs)
+        base = (
+            [
+                *escaped.messages[: len(before) - 1],
+                with_payload(escaped.messages[len(before) - 1], seam.junction.base, sentinel),
+            ]
+            if before
+            else base_conversation(seam.junction.base, sentinel)
+        )
         rendered = self._template.render(
-            [*normalize_messages(base_conversation(junction.base, sentinel), profile.form), *escaped.messages],
+            [*normalize_messages(base, profile.form), *escaped.messages[len(before) :]],
             tools=escaped.tools,
             kwargs=kwargs,
             generation=True,
@@ -243,6 +276,7 @@ class TemplateRenderer:
             tail = cut_after(rendered, sentinel)
         except ValueError as error:
             raise InvalidRequest(f"the chat template cannot render the appended messages: {error}") from error
+        junction = seam.junction
         if not tail.startswith(junction.lead + junction.terminator):
             raise TokenizationFailed(
                 "the junction with the stored ids cannot be cut: the chat template ends the assistant turn with "
@@ -294,7 +328,7 @@ class TemplateRenderer:
 
     def _probe(self, kwargs: TemplateKwargs) -> TemplateProfile | InvalidRequest:
         try:
-            profile = probe_template(self._template, self._codec, kwargs)
+            profile = probe_template(self._template, self._codec, kwargs, tool_forms=self._tool_forms)
         except ConfigurationError as error:
             return InvalidRequest(f"chat_template_kwargs do not fit the chat template: {error}")
         if profile.max_trim_tokens > self.max_trim_tokens:
@@ -321,17 +355,49 @@ class TemplateRenderer:
         return ids
 
 
-def _junction(profile: TemplateProfile, appended: Sequence[Message], *, first_index: int) -> Junction:
-    for index, message in enumerate(appended, first_index):
+@dataclass(frozen=True, slots=True)
+class _Seam:
+    """How appended messages are joined to a turn.
+
+    Attributes:
+        junction: of the first of them.
+        reach: how much of the session is rendered with them, None for a stand-in.
+    """
+
+    junction: Junction
+    reach: Reach | None = None
+
+    def history(self, stored: Sequence[Message]) -> list[Message]:
+        """The messages of the session to render with them, up to its last turn; none where a stand-in does."""
+        match self.reach:
+            case None:
+                return []
+            case "last turn":
+                return [user_message(), stored[-1]]
+            case "history":
+                return list(stored)
+
+
+def _seam(profile: TemplateProfile, stored: Sequence[Message], appended: Sequence[Message]) -> _Seam:
+    for index, message in enumerate(appended, len(stored)):
         role = message["role"]
         if role not in profile.junctions:
             reason = profile.refused.get(role, "the role is unknown")
             raise AppendRoleNotSupported(f"messages[{index}] has role {role!r}, which cannot be appended: {reason}")
-    if appended:
-        return profile.junctions[appended[0]["role"]]
-    if isinstance(profile.again, str):
-        raise InvalidRequest(f"the chat template cannot generate again after an assistant turn: {profile.again}")
-    return profile.again
+    if not appended:
+        if isinstance(profile.again, str):
+            raise InvalidRequest(f"the chat template cannot generate again after an assistant turn: {profile.again}")
+        return _Seam(profile.again)
+    first = appended[0]["role"]
+    reach = profile.reach_of(message["role"] for message in appended)
+    if reach is None:
+        return _Seam(profile.junctions[first])
+    junctions = profile.real_turns[first].junctions
+    # A template that writes no calls behind a text ends every turn with its text.
+    junction = junctions.get(kind_of(stored[-1])) or junctions.get("text")
+    if junction is None:
+        raise InvalidRequest(f"the chat template cannot put a {first} message behind a turn that ends with a text")
+    return _Seam(junction, reach)
 
 
 def _is_thinking(stored: TokenIds, thinking: Thinking) -> bool:

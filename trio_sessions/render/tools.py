@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from trio_sessions.errors import InvalidRequest
 
-__all__ = ["ToolForm", "engine_tools"]
+__all__ = ["TOOL_FORMS", "ToolForm", "ToolsAs", "engine_tools"]
 
-ToolForm: TypeAlias = Literal["wrapper", "function"]
-"""``wrapper``: ``{"type", "function"}`` objects; ``function``: the bare function objects inside them."""
+ToolForm: TypeAlias = Literal["wrapper", "function", "given"]
+"""``wrapper``: ``{"type", "function"}`` objects; ``function``: the bare function objects inside them; ``given``: as the
+client sent them."""
+
+ToolsAs: TypeAlias = Literal["sglang", "given", "function"]
+"""How a launch wants tool definitions rendered."""
+
+# A template that raises on SGLang's wrapper gets the bare function.
+TOOL_FORMS: Final[Mapping[ToolsAs, tuple[ToolForm, ...]]] = {
+    "sglang": ("wrapper", "function"),
+    "given": ("given",),
+    "function": ("function",),
+}
 
 
 def engine_tools(tools: Any, form: ToolForm = "wrapper") -> list[dict[str, Any]] | None:
@@ -31,6 +42,8 @@ def engine_tools(tools: Any, form: ToolForm = "wrapper") -> list[dict[str, Any]]
     if not isinstance(tools, list | tuple):
         raise InvalidRequest(f"tools must be a list, got {type(tools).__name__}")
     dumped = [_tool(tool, index) for index, tool in enumerate(tools)]
+    if form == "given":
+        return [dict(tool) for tool in tools] or None
     if form == "function":
         dumped = [tool["function"] for tool in dumped]
     return dumped or None
