@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final
 
 from trio_sessions.config import BUILTIN_TOKENIZER
 from trio_sessions.data import builtin_tokenizer_path
-from trio_sessions.errors import ConfigurationError
+from trio_sessions.errors import ConfigurationError, InvalidRequest
 from trio_sessions.render.codec import TextCodec
 from trio_sessions.render.escape import SpecialTokensPolicy
 from trio_sessions.render.jinja import ChatTemplate
@@ -35,6 +36,11 @@ FAMILIES: Final = (
     "inkling",
 )
 _GENERATION_CONFIG: Final = "generation_config.json"
+# Formats that transformers reads with the help of other packages; without them it says something else.
+_READERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "tokenizer.model": ("sentencepiece", "protobuf"),
+    "tekken.json": ("mistral-common",),
+}
 
 
 def load_renderer(
@@ -65,8 +71,14 @@ def load_renderer(
     loaded = load_tokenizer(tokenizer)
     if chat_template is None and not loaded.chat_template:
         raise ConfigurationError(f"--tokenizer: {tokenizer!r} has no chat template; give one with --chat-template FILE")
+    template = ChatTemplate(loaded, chat_template)
+    if loaded.eos_token is None and _writes_eos(template):
+        raise ConfigurationError(
+            f"--tokenizer: the chat template writes eos_token, which {tokenizer!r} does not name, so that "
+            'nothing would end a turn; name it in the folder\'s tokenizer_config.json: {"eos_token": "..."}'
+        )
     return TemplateRenderer(
-        ChatTemplate(loaded, chat_template),
+        template,
         TextCodec(loaded, eos_ids=_generation_eos(loaded.name_or_path)),
         name=family,
         defaults=chat_template_kwargs,
@@ -90,15 +102,50 @@ def load_tokenizer(name: str) -> Any:
         # Imported here because it takes a second or more, which no other use of this package should pay.
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(source)
+        # Where mistral-common is installed, a folder with a tekken.json would become a tokenizer that has no template
+        # and takes no control tokens from text.
+        return AutoTokenizer.from_pretrained(source, mistral_format=False)
     # The loader reaches into files, JSON, the network and optional packages, and documents none of its errors.
     except Exception as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ConfigurationError(
-            f"--tokenizer: cannot load {name!r} ({reason}); "
+            f"--tokenizer: cannot load {name!r} ({reason}); {advice_for(Path(source))}"
             f"give {BUILTIN_TOKENIZER}, a folder with tokenizer.json and tokenizer_config.json, "
             "or a hub id that can be reached"
         ) from error
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        distribution(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def advice_for(folder: Path, *, installed: Callable[[str], bool] = _is_installed) -> str:
+    """What to do for a tokenizer that is in none but its maker's format; empty where that is not the cause.
+
+    Args:
+        folder: where it should be.
+        installed: whether a package is.
+    """
+    if (folder / "tokenizer.json").is_file():
+        return ""
+    for file, packages in _READERS.items():
+        missing = [package for package in packages if not installed(package)]
+        if missing and (folder / file).is_file():
+            return f"to read {file}, pip install {' '.join(missing)}; or "
+    return ""
+
+
+def _writes_eos(template: ChatTemplate) -> bool:
+    mark = "qEndOfTurnq"
+    turn = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    try:
+        return mark in template.render(turn, tools=None, kwargs={"eos_token": mark}, generation=False)
+    except InvalidRequest:
+        return False
 
 
 def _generation_eos(source: str) -> tuple[int, ...]:
