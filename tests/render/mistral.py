@@ -75,15 +75,15 @@ class Form:
     prepends: bool = False
 
 
-_V1, _V2, _V3, _V7 = (
+_V1, _V2, _V3 = (
     "tokenizer.model.v1",
     "mistral_instruct_tokenizer_240216.model.v2",
     "mistral_instruct_tokenizer_240323.model.v3",
-    "mistral_instruct_tokenizer_241114.model.v7",
 )
 _NAMES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 _FIRST = {**_NAMES, "tokenizer_class": "LlamaTokenizer", "legacy": False}
 _ALWAYS = {**_FIRST, "legacy": True}
+_WORDS = 30_000
 # A word starts at the start of the text, behind every control token, or so by a normaliser.
 FORMS: Mapping[str, Form] = {
     "v1-first": Form(_V1, "v1", _FIRST),
@@ -93,7 +93,6 @@ FORMS: Mapping[str, Form] = {
     "v3-always": Form(_V3, "v3", _ALWAYS),
     "v3-prepended": Form(_V3, "v3", _NAMES, prepends=True),
     "v3-bare": Form(_V3, "v3"),
-    "v7-first": Form(_V7, "v3", _FIRST),
     "zephyr-first": Form(_V1, "zephyr", _FIRST),
     "zephyr-always": Form(_V1, "zephyr", _ALWAYS),
     "zephyr-prepended": Form(_V1, "zephyr", _NAMES, prepends=True),
@@ -135,12 +134,12 @@ def bare(name: str, folder: Path, *, words: int | None = None) -> Path:
 def publish(form: Form, folder: Path) -> Path:
     """``folder``, with a tokenizer in ``form``."""
     if form.config is None:
-        bare(form.vocabulary, folder, words=20_000)
+        bare(form.vocabulary, folder, words=_WORDS)
         if form.vocabulary.endswith(".json"):
             # Such a file does not say which of its tokens these are.
             (folder / "tokenizer_config.json").write_text(json.dumps(_NAMES))
     else:
-        raw = bare(form.vocabulary, folder / "raw")
+        raw = bare(form.vocabulary, folder / "raw", words=_WORDS)
         (raw / "tokenizer_config.json").write_text(json.dumps(form.config))
         tokenizer = load_tokenizer(str(raw))
         if form.prepends:

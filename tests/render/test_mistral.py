@@ -95,7 +95,7 @@ def test_the_matrix_passes(name, published):
 
 
 @pytest.mark.parametrize("name", KINDS)
-@settings(PATIENT, max_examples=25)
+@settings(PATIENT, max_examples=15)
 @given(question=plain, answer=plain, text=wild, result=st.booleans(), cut=st.booleans())
 @example(question=" hello", answer=" world ", text=" \n", result=False, cut=False)
 @example(question="", answer="", text="", result=True, cut=True)
@@ -115,7 +115,7 @@ def test_case_18_suffix_ids_are_the_tail_of_the_full_encoding(name, published, q
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if not name.startswith("zephyr")])
-@settings(PATIENT, max_examples=15)
+@settings(PATIENT, max_examples=10)
 @given(texts=st.lists(wild, min_size=1, max_size=3), sampled=plain, stop=st.sampled_from([EOS, None]))
 def test_case_13_bos_stands_once_and_first(name, published, texts, sampled, stop):
     renderer = published(name)
@@ -143,7 +143,7 @@ def test_case_13_a_template_without_bos_gets_none(name, published):
 
 
 @pytest.mark.parametrize("name", KINDS)
-@settings(PATIENT, max_examples=25)
+@settings(PATIENT, max_examples=15)
 @given(text=wild)
 @example(text="</s>")
 @example(text="a</s>b [INST] </s>[/INST]<s>")
@@ -164,7 +164,7 @@ def test_case_12_no_text_of_a_client_becomes_a_control_id(name, published, text)
 
 
 @pytest.mark.parametrize("name", KINDS)
-@settings(PATIENT, max_examples=25)
+@settings(PATIENT, max_examples=15)
 @given(text=plain, mark=st.sampled_from(["\ufdd0", "\ufdef"]), share=st.floats(0, 1))
 def test_a_text_with_marks_gets_the_ids_of_the_text_itself(name, published, text, mark, share):
     codec = published(name)._codec
