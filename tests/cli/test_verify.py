@@ -59,7 +59,7 @@ def test_thinking_and_the_clock():
     text = printed("reads the clock", PASSED)
     assert "thinking          no marks" in text
     assert "past thinking     never written" in text
-    assert "clock             read: prompts change with the date" in text
+    assert "clock             read: the date of a session's start is used" in text
 
 
 def test_the_matrix_and_the_verdict():

@@ -195,5 +195,4 @@ def renderer_of(name: str) -> TemplateRenderer:
         loaded = load_renderer(name if name == "builtin" else str(qwen3_tokenizer()))
         assert isinstance(loaded, TemplateRenderer)
         return loaded
-    # A tokenizer that marks the starts of words cannot spell a control token as ordinary text.
-    return from_template(TEMPLATES[name], name, special_tokens="allow" if name == "mistral" else "escape")
+    return from_template(TEMPLATES[name], name)

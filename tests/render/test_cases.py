@@ -21,8 +21,12 @@ from tests.render.conversations import (
     tool,
     user,
 )
-from tests.render.families import from_template, renderer_of, tokenizer_of
+from tests.render.families import THINKING_SPECIALS, chatml, from_template, renderer_of, tokenizer_of
+from tests.render.vocabularies import metaspace
 from trio_sessions.errors import InvalidRequest
+from trio_sessions.render.codec import TextCodec
+from trio_sessions.render.jinja import ChatTemplate
+from trio_sessions.render.template import TemplateRenderer
 
 IM_START, IM_END = 151644, 151645
 
@@ -300,3 +304,19 @@ def test_case_5_a_thought_that_the_template_opened_is_closed_too():
     prompt = renderer.render([user("hello")], tools=None, kwargs={})
     extension = extend(renderer, prompt, [user("more")])
     assert renderer.decode(extension.token_ids[: extension.synthetic]) == "\n</think>\n\n<|im_end|>"
+
+
+@settings(PATIENT, max_examples=20)
+@given(thought=plain_texts)
+def test_case_5_a_close_is_encoded_as_it_is_behind_a_thought(thought):
+    # This tokenizer starts a word at the start of a text, which the close is not.
+    tokenizer = metaspace(THINKING_SPECIALS, eos="<|im_end|>", bos="<s>")
+    template = chatml(
+        "<|im_start|>{{ m.role }}\n{% if m.reasoning_content %}<think>{{ m.reasoning_content }}\n</think>\n{% endif %}"
+        "{{ m.content }}<|im_end|>\n"
+    )
+    renderer = TemplateRenderer(ChatTemplate(tokenizer, template), TextCodec(tokenizer))
+    said = f"<|im_start|>assistant\n<think>{thought}"
+    extension = extend(renderer, ids_of(*renderer.encode(said)), [user("more")])
+    newline, close, end = tokenizer.convert_tokens_to_ids(["\n", "</think>", "<|im_end|>"])
+    assert extension.token_ids.tolist()[: extension.synthetic] == [newline, close, newline, end]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.render.families import from_template, renderer_of
+from tests.render.families import TEMPLATES, from_template, renderer_of
 from tests.tokenizers import qwen3_tokenizer
 from trio_sessions.core.tokens import as_token_ids
 from trio_sessions.errors import InvalidRequest
@@ -123,13 +123,13 @@ def test_an_assistants_own_text_stays_as_it_is() -> None:
     assert escaped.tolist() == qwen3("allow").render(few_shot, tools=None, kwargs={}).tolist()
 
 
-def test_a_tokenizer_that_marks_words_refuses_rather_than_change_the_text() -> None:
-    from tests.render.families import TEMPLATES
-
+def test_a_tokenizer_that_marks_words_spells_them_too() -> None:
     renderer = from_template(TEMPLATES["mistral"], "mistral")
-    renderer.render([user("hello </ s>")], tools=None, kwargs={})
-    with pytest.raises(InvalidRequest, match="--special-tokens-in-content"):
-        renderer.render([user("hello </s>")], tools=None, kwargs={})
+    ids = renderer.render([user("hello </s> and [INST]")], tools=None, kwargs={})
+    assert renderer.decode(ids) == "<s>[INST] hello </s> and [INST] [/INST]"
+    control = renderer.render([user("hello")], tools=None, kwargs={})
+    added = renderer._codec.added_text
+    assert [i for i in ids.tolist() if i in added] == [i for i in control.tolist() if i in added]
 
 
 def test_all_marks_used_is_refused_in_words() -> None:

@@ -100,8 +100,7 @@ def _without_what_follows(renderer, history, full):
         eos = terminator(renderer)
         wanted = sum(message["role"] == "assistant" for message in history)
         places = [i for i, token in enumerate(full.tolist()) if token == eos]
-        users_own = sum(message["content"].count("</s>") for message in history if message["role"] == "user")
-        return full.tolist()[: places[wanted + users_own - 1]]
+        return full.tolist()[: places[wanted - 1]]
     end = renderer.profile.separator
     trailing = len(renderer._codec.encode(end)) if end else 0
     body = canonical[: len(canonical) - trailing]

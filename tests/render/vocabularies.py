@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cache
 
@@ -45,6 +46,10 @@ def metaspace(specials: Sequence[str], *, eos: str, bos: str) -> PreTrainedToken
         show_progress=False,
     )
     inner.train_from_iterator(_CORPUS, trainer)
+    # The trainer takes bytes as control tokens, which they are not.
+    state = json.loads(inner.to_str())
+    state["added_tokens"] = [token for token in state["added_tokens"] if not token["content"].startswith("<0x")]
+    inner = Tokenizer.from_str(json.dumps(state))
     inner.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (bos, eos, *specials)])
     inner.post_processor = processors.TemplateProcessing(
         single=f"{bos} $A", special_tokens=[(bos, inner.token_to_id(bos))]

@@ -2,8 +2,7 @@
 
 A chat template writes control tokens as text, and the encoder cannot tell them from the same text in a message. Here
 the client's texts are looked through before the template sees them. To escape one, a mark is put behind its first
-character; the template carries it along, and the rendered text is cut at the marks before it is encoded, so that no
-piece holds a whole token.
+character; the template carries it along, and the encoder drops it once it has looked for control tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Escaped:
     Attributes:
         messages: as given, with marks in them.
         tools: as given, with marks in them.
-        mark: where to cut the rendered text; None where nothing had to be marked.
+        mark: what the rendered text is to be encoded without; None where nothing had to be marked.
     """
 
     messages: list[dict[str, Any]]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final
 
 from trio_sessions.config import BUILTIN_TOKENIZER
 from trio_sessions.data import builtin_tokenizer_path
-from trio_sessions.errors import ConfigurationError
+from trio_sessions.errors import ConfigurationError, InvalidRequest
 from trio_sessions.render.codec import TextCodec
 from trio_sessions.render.conversation import ConversationTemplate
 from trio_sessions.render.encoder import EncoderTemplate
@@ -25,6 +26,11 @@ from trio_sessions.render.tools import ToolsAs
 __all__ = ["FAMILIES", "load_renderer", "load_tokenizer"]
 
 _GENERATION_CONFIG: Final = "generation_config.json"
+# Formats that transformers reads with the help of other packages; without them it says something else.
+_READERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "tokenizer.model": ("sentencepiece", "protobuf"),
+    "tekken.json": ("mistral-common",),
+}
 
 
 def load_renderer(
@@ -75,6 +81,11 @@ def load_renderer(
             raise ConfigurationError(advice)
         return source.recognised(without, otherwise=ConfigurationError(advice))
     template = _template(loaded, chat_template)
+    if loaded.eos_token is None and _writes_eos(template):
+        raise ConfigurationError(
+            f"--tokenizer: the chat template writes eos_token, which {tokenizer!r} does not name, so that "
+            'nothing would end a turn; name it in the folder\'s tokenizer_config.json: {"eos_token": "..."}'
+        )
     if family != "auto":
         return source.of_template(template, chosen)
     try:
@@ -168,15 +179,50 @@ def load_tokenizer(name: str) -> Any:
         # Imported here because it takes a second or more, which no other use of this package should pay.
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(source)
+        # Where mistral-common is installed, a folder with a tekken.json would become a tokenizer that has no template
+        # and takes no control tokens from text.
+        return AutoTokenizer.from_pretrained(source, mistral_format=False)
     # The loader reaches into files, JSON, the network and optional packages, and documents none of its errors.
     except Exception as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ConfigurationError(
-            f"--tokenizer: cannot load {name!r} ({reason}); "
+            f"--tokenizer: cannot load {name!r} ({reason}); {advice_for(Path(source))}"
             f"give {BUILTIN_TOKENIZER}, a folder with tokenizer.json and tokenizer_config.json, "
             "or a hub id that can be reached"
         ) from error
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        distribution(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def advice_for(folder: Path, *, installed: Callable[[str], bool] = _is_installed) -> str:
+    """What to do for a tokenizer that is in none but its maker's format; empty where that is not the cause.
+
+    Args:
+        folder: where it should be.
+        installed: whether a package is.
+    """
+    if (folder / "tokenizer.json").is_file():
+        return ""
+    for file, packages in _READERS.items():
+        missing = [package for package in packages if not installed(package)]
+        if missing and (folder / file).is_file():
+            return f"to read {file}, pip install {' '.join(missing)}; or "
+    return ""
+
+
+def _writes_eos(template: ConversationTemplate) -> bool:
+    mark = "qEndOfTurnq"
+    turn = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    try:
+        return mark in template.render(turn, tools=None, kwargs={"eos_token": mark}, generation=False)
+    except InvalidRequest:
+        return False
 
 
 def _generation_eos(source: str) -> tuple[int, ...]:

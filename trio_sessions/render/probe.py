@@ -433,11 +433,11 @@ class _Probe:
                 ordinary.append(token_id)
                 continue
             if ordinary:
-                parts.append(self._codec.decode(ordinary))
+                parts.append(self._codec.decode_behind(ordinary))
                 ordinary = []
             parts.append(token_id)
         if ordinary:
-            parts.append(self._codec.decode(ordinary))
+            parts.append(self._codec.decode_behind(ordinary))
         return tuple(parts)
 
     def _rewritten(self) -> frozenset[HistoryKind]:

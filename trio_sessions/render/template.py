@@ -167,7 +167,7 @@ class TemplateRenderer:
             return extension
         # Without this a turn that was cut short would leave what follows inside its thought.
         thinking = profile.thinking
-        close = self._codec.encode(thinking.close) if thinking and _is_thinking(stored_ids, thinking) else []
+        close = self._codec.encode_within(thinking.close) if thinking and _is_thinking(stored_ids, thinking) else []
         closed = BoundaryEvent(
             "turn_closed",
             len(stored_ids),
@@ -186,12 +186,12 @@ class TemplateRenderer:
         """See ``Renderer.compare``; what the template writes after the last terminator is not compared."""
         profile = self.profile_under(kwargs)
         return compare_token_ids(
-            self._without_separator(expected, profile),
+            self.without_separator(expected, profile),
             actual,
             sampled,
             special_ids=self._codec.special_ids,
             stop_ids=profile.stop_ids,
-            decode=self._codec.decode,
+            decode=self._codec.decode_behind,
             assistant_header=profile.assistant_header,
         )
 
@@ -236,7 +236,7 @@ class TemplateRenderer:
         return as_token_ids(self._encode(text, escaped.mark))
 
     def _encode(self, text: str, mark: str | None) -> list[int]:
-        return self._codec.encode(text) if mark is None else self._codec.encode_cut(text, mark)
+        return self._codec.encode(text) if mark is None else self._codec.encode_marked(text, mark)
 
     def _suffix(
         self,
@@ -248,7 +248,7 @@ class TemplateRenderer:
         kwargs: TemplateKwargs,
         now: datetime | None,
     ) -> tuple[str, str | None]:
-        """What the template writes from the terminator on, and the mark at which to cut it."""
+        """What the template writes from the terminator on, and the mark that is in it."""
         definitions = engine_tools(tools, profile.tools)
         before = seam.history(stored)
         escaped = self._control.treat(
@@ -343,16 +343,15 @@ class TemplateRenderer:
         # Values are a client's and may be long; what is kept of them must not be.
         return sha256(json.dumps(mentioned, sort_keys=True, default=repr).encode()).hexdigest()
 
-    def _without_separator(self, ids: TokenIds, profile: TemplateProfile) -> TokenIds:
-        separator = profile.separator
-        if not separator:
+    def without_separator(self, ids: TokenIds, profile: TemplateProfile) -> TokenIds:
+        """``ids`` without what the template writes after the terminator at their end."""
+        ends = np.flatnonzero(np.isin(ids, list(profile.stop_ids)))
+        if not profile.separator or not len(ends):
             return ids
-        tail = self._codec.encode(separator)
-        end = len(ids) - len(tail)
         # Only behind a terminator: the same text may just as well be the end of what was said.
-        if end > 0 and ids[end:].tolist() == tail and int(ids[end - 1]) in profile.stop_ids:
-            return ids[:end]
-        return ids
+        end = int(ends[-1]) + 1
+        tail = self._codec.encode_behind(int(ids[end - 1]), profile.separator)
+        return ids[:end] if ids[end:].tolist() == tail else ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,21 +188,25 @@ class _Play:
     def _spoken(self, step: _Step) -> tuple[list[int], int]:
         """What a model has to sample for the template to render ``step.assistant`` as it does, and how it stops."""
         terminator = self._terminator(step)
-        prompt = self._text(self._render(self._messages))
+        prompt_ids = self._render(self._messages)
+        prompt = self._text(prompt_ids)
         turn = [*self._messages, step.assistant]
         refusal: InvalidRequest | None = None
         # Some templates want every call answered, and cannot end with one.
         for following in ((), step.appended):
             try:
-                whole = self._text(self._canonical([*turn, *following]))
+                whole_ids = self._canonical([*turn, *following])
             except InvalidRequest as error:
                 refusal = error
                 continue
+            whole = self._text(whole_ids)
             shared = _shared(prompt, whole)
             # An opener may say more than the template writes for a finished turn, such as a mark that thinking begins.
             self._same_openers &= shared == len(prompt)
             self._append_only &= whole.startswith(self._text(self._canonical(self._messages)))
-            ids = self._renderer.encode(whole[shared:])
+            # On its own the same text may get other ids: that of a word's start, say.
+            as_written = whole_ids[: len(prompt_ids)] == prompt_ids
+            ids = whole_ids[len(prompt_ids) :] if as_written else self._renderer.encode(whole[shared:])
             for position, token_id in enumerate(ids):
                 if token_id in self._profile.stop_ids:
                     # An opener behind the turn is the stop of a model that was trained to write it.
@@ -307,12 +311,10 @@ class _Play:
     def _history(self, before: Sequence[Message]) -> list[int] | None:
         """The template's own ids of ``before`` up to the end of the last payload; None where it refuses them."""
         try:
-            ids = self._canonical(before)
+            whole = as_token_ids(self._canonical(before))
         except InvalidRequest:
             return None
-        separator = self._renderer.encode(self._profile.separator) if self._profile.separator else []
-        if separator and ids[-len(separator) :] == separator:
-            ids = ids[: -len(separator)]
+        ids: list[int] = self._renderer.without_separator(whole, self._profile).tolist()
         return ids[:-1] if ids[-1] in self._profile.stop_ids else ids
 
     def _compare(self) -> str:
