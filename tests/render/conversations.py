@@ -70,7 +70,7 @@ def stored_after(
 
 
 def terminator(renderer: TemplateRenderer, role: str = "user") -> int:
-    return renderer.profile.junctions[role].terminator_id
+    return renderer.profile.roles[role].usual.terminator_id
 
 
 def prompt_of(stored: np.ndarray, extension: Any) -> list[int]:

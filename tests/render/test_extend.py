@@ -81,7 +81,7 @@ def test_a_canonical_history_is_extended_to_the_full_rendering(name, data):
         return
     full = renderer.render([*history, *extra], tools=None, kwargs={})
     # The stored ids end where the sampler stops: at the terminator, or (as here for GLM) at the next opener.
-    junction = renderer.profile.junctions[extra[0]["role"]]
+    junction = renderer.profile.roles[extra[0]["role"]].usual
     closed = _without_what_follows(renderer, history, full)
     stored = ids_of(*closed, junction.terminator_id)
     extension = renderer.extend(stored, stored_messages=history, appended=extra, tools=None, kwargs={})
@@ -157,6 +157,7 @@ class _Poison(dict):
 
 @pytest.mark.parametrize("name", ["builtin", "qwen3", "llama", "mistral", "glm"])
 def test_history_is_neither_read_nor_rendered(name, monkeypatch):
+    """Of the stored messages only the last one is looked at: whether it ends with a call."""
     renderer = renderer_of(name)
     encoded: list[int] = []
     rendered: list[int] = []
@@ -171,7 +172,8 @@ def test_history_is_neither_read_nor_rendered(name, monkeypatch):
         stored = stored_after(renderer, user("x"), sampled="y" * turns, stop=terminator(renderer))
         encoded.clear()
         rendered.clear()
-        renderer.extend(stored, stored_messages=[_Poison()] * turns, appended=[user("z" * 50)], tools=TOOLS, kwargs={})
+        history = [*([_Poison()] * turns), assistant("y")]
+        renderer.extend(stored, stored_messages=history, appended=[user("z" * 50)], tools=TOOLS, kwargs={})
         assert rendered == [3]
         assert len(encoded) == 1
         assert encoded[0] < 200
@@ -225,7 +227,7 @@ def test_a_stop_id_other_than_the_terminator_is_kept():
     tokenizer = renderer._codec._tokenizer
     other = tokenizer.convert_tokens_to_ids("<|endoftext|>")
     profile = replace(renderer.profile, stop_ids=renderer.profile.stop_ids | {other})
-    junction = profile.junctions["user"]
+    junction = profile.roles["user"].usual
     extension = _join(ids_of(1, 2, other), [junction.terminator_id, 7, 8], junction, profile)
     assert (extension.keep, extension.token_ids.tolist(), extension.synthetic) == (3, [7, 8], 0)
 

@@ -128,7 +128,7 @@ def test_a_model_without_a_template_passes_the_matrix(source, thinking, folder):
         chat_template=template,
         chat_template_kwargs={"thinking": thinking},
     )
-    assert {role for role, turn in renderer.profile.real_turns.items() if turn.reach} == {"tool"}
+    assert {name for name, role in renderer.profile.roles.items() if role.reach} == {"tool"}
     assert renderer.profile.appendable_roles == {"user", "tool", "developer"}
     assert renderer.profile.rewritten == set()
     report = verify_renderer(renderer)

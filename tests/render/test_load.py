@@ -86,4 +86,4 @@ def test_named_templates_are_chosen_by_tools(folder):
 
 
 def test_qwen3_loads_from_its_package():
-    assert renderer_of("qwen3").profile.junctions["user"].terminator_id == 151645
+    assert renderer_of("qwen3").profile.roles["user"].usual.terminator_id == 151645

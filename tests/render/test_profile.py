@@ -104,7 +104,7 @@ def test_one_opener_that_is_the_stop_is_not_ambiguous_but_still_due_after_anothe
     renderer = from_template(template, "glm")
     assert renderer.appendable_roles({}) == {"user"}
     assert renderer.max_trim_tokens == 0
-    assert renderer.profile.junctions["user"].opens_next
+    assert renderer.profile.roles["user"].usual.opens_next
     # Nothing follows an assistant turn when nothing is appended.
     assert isinstance(renderer.profile.again, str)
 
@@ -113,8 +113,8 @@ def test_a_final_turn_without_a_terminator_does_not_hide_it():
     ending = "{% if not loop.last or add_generation_prompt %}<|im_end|>\n{% endif %}"
     body = "<|im_start|>{{ m.role }}\n{{ m.content }}" + ending
     profile = from_template(chatml(body)).profile
-    assert profile.junctions["user"].terminator == "<|im_end|>"
-    assert not profile.junctions["user"].opens_next
+    assert profile.roles["user"].usual.terminator == "<|im_end|>"
+    assert not profile.roles["user"].usual.opens_next
 
 
 def test_a_final_turn_with_another_terminator_keeps_both_as_stops():
@@ -128,8 +128,11 @@ def test_a_final_turn_with_another_terminator_keeps_both_as_stops():
 
 def test_a_call_with_a_terminator_of_its_own():
     profile = renderer_of("three terminators").profile
-    assert profile.junctions["tool"].terminator == "<|call|>"
-    assert profile.junctions["user"].terminator == "<|im_end|>"
+    assert profile.roles["tool"].usual.terminator == "<|call|>"
+    assert {kind: j.terminator for kind, j in profile.roles["user"].junctions.items()} == {
+        "text": "<|im_end|>",
+        "call": "<|call|>",
+    }
     assert profile.max_trim_tokens == 0
     # A turn that ends with a call may be followed by a user: whatever stop was sampled is kept.
     assert profile.appendable_roles == {"user", "tool", "system", "developer"}
@@ -163,9 +166,9 @@ def test_a_template_without_a_clean_cut_is_refused_with_the_fact(template, fact)
 
 def test_the_base_of_a_result_is_a_call_where_the_template_insists():
     profile = renderer_of("mistral").profile
-    assert profile.junctions["tool"].base == "call"
-    assert profile.junctions["user"].base == "text"
-    assert profile.junctions["tool"].terminator == "</s>"
+    assert list(profile.roles["tool"].junctions) == ["call"]
+    assert list(profile.roles["user"].junctions) == ["text", "call"]
+    assert profile.roles["tool"].usual.terminator == "</s>"
 
 
 def test_a_template_for_which_a_result_behind_a_text_looks_different():
@@ -175,7 +178,7 @@ def test_a_template_for_which_a_result_behind_a_text_looks_different():
         "<|im_start|>stray {{ m.content }}<|im_end|>\n{% else %}" + turn() + "{% endif %}"
     )
     renderer = from_template(chatml(body))
-    assert renderer.profile.junctions["tool"].base == "call"
+    assert renderer.profile.roles["tool"].junctions.keys() == {"text", "call"}
     history = [user("hello"), assistant("", call({"query": "x"}))]
     stored = renderer.canonical(history, tools=None, kwargs={})[:-1]
     extension = renderer.extend(stored, stored_messages=history, appended=[tool("y")], tools=None, kwargs={})
@@ -241,17 +244,16 @@ def test_a_template_that_reads_the_clock():
     ("name", "reaches"),
     [
         ("chatml", {}),
-        ("looks names up", {"tool": "last turn"}),
-        ("orders results", {"tool": "last turn"}),
-        ("counts turns", {"system": "history"}),
-        ("marks the first result", {"tool": "history"}),
+        ("looks names up", {"tool": {"call": "last turn"}}),
+        ("orders results", {"tool": {"call": "last turn"}}),
+        ("counts turns", {"system": {"text": "history", "call": "history"}}),
+        ("marks the first result", {"tool": {"text": "history", "call": "history"}}),
     ],
 )
 def test_how_far_back_a_role_looks(name, reaches):
-    turns = renderer_of(name).profile.real_turns
-    assert {role: turn.reach for role, turn in turns.items() if turn.reach} == reaches
-    # In one request with such a role, every other one is joined to real turns, too.
-    assert turns.keys() == (renderer_of(name).profile.appendable_roles if reaches else set())
+    profile = renderer_of(name).profile
+    assert {role: dict(facts.reach) for role, facts in profile.roles.items() if facts.reach} == reaches
+    assert profile.looks_back is bool(reaches)
 
 
 @pytest.mark.parametrize(

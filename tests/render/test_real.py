@@ -29,7 +29,7 @@ class Facts:
     thought: str | None = None
     past: str = "never written"
     keeps: dict[str, bool] = field(default_factory=dict)
-    reaches: dict[str, str] = field(default_factory=dict)
+    reaches: dict[str, set[str]] = field(default_factory=dict)
 
 
 def chatml(*roles: str, **refused: str) -> Facts:
@@ -76,14 +76,16 @@ FAMILIES = {
     "minimax-m3": replace(MINIMAX, thought="</mm:think>", past="kept"),
     "deepseek-v2": deepseek("user", "system", arguments="object", tool=DROPPED, developer=DROPPED),
     "deepseek-v3": replace(
-        deepseek("user", "tool", arguments="object", system=MOVED, developer=DROPPED), reaches={"tool": "history"}
+        deepseek("user", "tool", arguments="object", system=MOVED, developer=DROPPED), reaches={"tool": {"history"}}
     ),
     "deepseek-r1": replace(
         deepseek("user", "tool", system=MOVED, developer=DROPPED),
         thought=THOUGHT,
-        reaches={"tool": "history"},
+        reaches={"tool": {"history"}},
     ),
-    "deepseek-r1-0528-qwen3-8b": deepseek("user", "tool", system=MOVED, developer=DROPPED),
+    "deepseek-r1-0528-qwen3-8b": replace(
+        deepseek("user", "tool", system=MOVED, developer=DROPPED), reaches={"tool": {"history"}}
+    ),
     "deepseek-v3.1": deepseek("user", "tool", system=MOVED, developer=DROPPED),
 }
 
@@ -105,7 +107,7 @@ def test_a_family_is_probed_and_passes_the_matrix(model, folder):
     assert (profile.form.arguments, profile.form.content) == (facts.arguments, facts.content)
     assert profile.max_trim_tokens == facts.trim
     assert (profile.thinking.close if profile.thinking else None) == facts.thought
-    assert {role: turn.reach for role, turn in profile.real_turns.items() if turn.reach} == facts.reaches
+    assert {name: set(role.reach.values()) for name, role in profile.roles.items() if role.reach} == facts.reaches
     assert not profile.reads_clock
     # The kwarg that keeps past thinking is a default, where there is one.
     assert renderer.effective_kwargs({}) == facts.keeps

@@ -80,8 +80,8 @@ def test_a_role_that_cannot_stand_behind_the_last_turn_says_so():
         "{% else %}" + turn() + "{% endif %}"
     )
     renderer = from_template("{% for m in messages %}" + body + "{% endfor %}<|im_start|>assistant\n")
-    assert renderer.profile.real_turns["tool"].reach == "last turn"
-    with pytest.raises(InvalidRequest, match="cannot put a tool message behind a turn that ends with a text"):
+    assert renderer.profile.roles["tool"].reach == {"call": "last turn"}
+    with pytest.raises(InvalidRequest, match="the chat template refuses the messages: nothing was called"):
         renderer.extend(
             ids_of(0), stored_messages=[user("a"), assistant("b")], appended=[tool("c")], tools=None, kwargs={}
         )

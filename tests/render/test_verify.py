@@ -66,7 +66,7 @@ def with_ids(extension, ids):
 
 def test_a_second_terminator_is_found():
     def spoil(extension, renderer, _):
-        end = renderer.profile.junctions["user"].terminator_id
+        end = renderer.profile.roles["user"].usual.terminator_id
         return extension if extension.synthetic else with_ids(extension, [end, *extension.token_ids.tolist()])
 
     details = failures("chatml", spoil)

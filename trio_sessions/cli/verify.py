@@ -69,7 +69,12 @@ def describe(renderer: TemplateRenderer) -> dict[str, Any]:
         "family": renderer.name,
         "notes": list(renderer.notes),
         "kwargs": renderer.effective_kwargs({}),
-        "terminators": {role: junction.terminator for role, junction in sorted(profile.junctions.items())},
+        "terminators": {name: role.usual.terminator for name, role in sorted(profile.roles.items())},
+        "terminators_behind_calls": {
+            name: role.junctions["call"].terminator
+            for name, role in sorted(profile.roles.items())
+            if "call" in role.junctions and role.junctions["call"].terminator != role.usual.terminator
+        },
         "stops": _texts(renderer, profile.stop_ids),
         "alternate_stops": _texts(renderer, profile.alternate_ids),
         "ambiguous_stops": _texts(renderer, profile.replaceable_ids),
@@ -77,7 +82,8 @@ def describe(renderer: TemplateRenderer) -> dict[str, Any]:
         "separator": profile.separator,
         "opener": profile.generation_opener,
         "appendable_roles": sorted(profile.appendable_roles),
-        "rendered_behind": {role: turn.reach for role, turn in profile.real_turns.items() if turn.reach},
+        "rendered_behind": {name: dict(role.reach) for name, role in profile.roles.items() if role.reach},
+        "unjoined": {name: dict(role.unjoined) for name, role in profile.roles.items() if role.unjoined},
         "refused_roles": dict(sorted(profile.refused.items())),
         "generates_again": profile.again if isinstance(profile.again, str) else None,
         "arguments": profile.form.arguments,
@@ -120,6 +126,10 @@ def _profile_table(facts: Mapping[str, Any]) -> Table:
     for role, terminator in facts["terminators"].items():
         by_terminator.setdefault(terminator, []).append(role)
     ends = [f"{_quoted(terminator)} before {', '.join(roles)}" for terminator, roles in by_terminator.items()]
+    ends += [
+        f"{_quoted(terminator)} behind a call before {role}"
+        for role, terminator in facts["terminators_behind_calls"].items()
+    ]
     thinking, rewritten = facts["thinking"], facts["rewritten"]
     keeping = " or ".join(f"{name}={json.dumps(value)}" for name, value in facts["keeps_thinking"].items())
     rows = [
@@ -135,8 +145,14 @@ def _profile_table(facts: Mapping[str, Any]) -> Table:
         ("opener", _quoted(facts["opener"])),
         ("roles to append", ", ".join(facts["appendable_roles"])),
         *(
-            (f"  {role}", f"depends on the {_REACHES[reach]}, which is rendered with it")
-            for role, reach in facts["rendered_behind"].items()
+            (f"  {role}", f"behind a {kind} depends on the {_REACHES[reach]}, which is rendered with it")
+            for role, reaches in facts["rendered_behind"].items()
+            for kind, reach in reaches.items()
+        ),
+        *(
+            (f"  {role}", f"not behind a {kind}: {reason}")
+            for role, reasons in facts["unjoined"].items()
+            for kind, reason in reasons.items()
         ),
         *((f"  not {role}", reason) for role, reason in facts["refused_roles"].items()),
         ("generate again", f"no: {facts['generates_again']}" if facts["generates_again"] else "yes"),

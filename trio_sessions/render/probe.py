@@ -9,18 +9,18 @@ whole.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeGuard, get_args
 
 from trio_sessions.core.compare import Header
 from trio_sessions.errors import ConfigurationError, InvalidRequest
 from trio_sessions.render.codec import TextCodec
 from trio_sessions.render.conversation import ConversationTemplate
 from trio_sessions.render.messages import ContentForm, MessageForm
-from trio_sessions.render.profile import BaseKind, HistoryKind, Junction, Reach, RealTurn, TemplateProfile
-from trio_sessions.render.stage import ANY_DAY, DependsOnHistory, Refused, Stage, ToolSet
+from trio_sessions.render.profile import BaseKind, HistoryKind, Junction, Reach, RoleProfile, TemplateProfile
+from trio_sessions.render.stage import ANY_DAY, NotWritten, Refused, Stage, ToolSet
 from trio_sessions.render.standin import (
     HISTORIES,
     SENTINEL,
@@ -67,13 +67,38 @@ def probe_template(
 
 
 @dataclass(frozen=True, slots=True)
-class _Suffix:
-    """How a role joins, whether tool definitions matter to that, and what of the history does."""
+class _Tail:
+    """What one history shows of a role.
 
-    junction: Junction
+    Attributes:
+        history: rendered before it.
+        tools: tool definitions rendered with it.
+        text: what stands behind the payload of the last turn.
+    """
+
+    history: Conversation
+    tools: ToolSet
     text: str
-    reads_tools: bool
-    real_turn: RealTurn | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """What the histories of a kind show of messages that follow.
+
+    Attributes:
+        tails: those that render.
+        misplaced: why a message is not where it belongs in one that renders; None where it always is.
+        raised: why the others do not render; None where all do.
+    """
+
+    tails: Sequence[_Tail]
+    misplaced: Refused | None
+    raised: NotWritten | None
+
+    def differ(self, one_set_of_tools: bool) -> bool:
+        """Whether there is more than one tail, all in all or with the same tools."""
+        seen = {(id(tail.tools) if one_set_of_tools else 0, tail.text) for tail in self.tails}
+        return len(seen) > (len({id(tail.tools) for tail in self.tails}) if one_set_of_tools else 1)
 
 
 class _Probe:
@@ -85,47 +110,42 @@ class _Probe:
         self._tool_forms = tool_forms
         self._tools_form: ToolForm = tool_forms[0]
         self._tool_sets: tuple[ToolSet, ...] = (None,)
-        # What stands behind the payload of a final assistant turn, and what opens a turn to generate.
+        # What stands behind the payload of a final assistant turn, the stop in it, and what opens a turn to generate.
         self._end = ""
-        self._end_has_control = False
+        self._end_stop: tuple[int, int] | None = None
         self._opener = ""
+        self._suffix_reads_tools = False
 
     def run(self) -> TemplateProfile:
         try:
             self._find_forms()
             self._end = self._stage.tail(one_text_turn(), generation=False)
-            self._end_has_control = self._codec.first_added(self._end) is not None
+            self._end_stop = self._stop_of(self._end)
             self._opener = self._generation_opener()
         except (Refused, InvalidRequest) as error:
             raise ConfigurationError(f"the chat template cannot be used: {error}") from error
-        suffixes: dict[str, _Suffix] = {}
+        roles: dict[str, RoleProfile] = {}
         refused: dict[str, str] = {}
         for role in PROBED_ROLES:
             try:
-                suffixes[role] = self._suffix_of((role,))
+                roles[role] = self._role((role,))
                 self._require_opener(role)
             except (Refused, InvalidRequest) as error:
-                suffixes.pop(role, None)
+                roles.pop(role, None)
                 refused[role] = str(error)
-        if "tool" in suffixes:
-            # Several roles in one request; a pair that raises is no proof against either.
-            turn = suffixes["tool"].real_turn
-            reached = None if turn is None else turn.reach
-            suffixes = {
-                role: suffix if role == "tool" else self._behind("tool", role, suffix, reached)
-                for role, suffix in suffixes.items()
-            }
-        if any(suffix.real_turn for suffix in suffixes.values()):
-            suffixes = {role: self._with_real_turn(role, suffix) for role, suffix in suffixes.items()}
-        if not suffixes:
+        # Several messages in one request.
+        for first, role in [(role, role) for role in roles] + [("tool", role) for role in roles if role != "tool"]:
+            if first in roles:
+                roles[role] = self._in_company(first, role, roles)
+        if not roles:
             reasons = "; ".join(f"{role}: {reason}" for role, reason in refused.items())
             raise ConfigurationError(f"nothing can be appended to an assistant turn of this chat template ({reasons})")
-        again: _Suffix | str
+        again: RoleProfile | str
         try:
-            again = self._suffix_of(())
+            again = self._role(())
         except (Refused, InvalidRequest) as error:
             again = str(error)
-        return self._profile(suffixes, refused, again)
+        return self._profile(roles, refused, again)
 
     # What the template reads.
 
@@ -184,127 +204,126 @@ class _Probe:
     def _generation_opener(self) -> str:
         with_opener = self._stage.render([user_message()], generation=True)
         without = self._stage.render([user_message()], generation=False)
-        return with_opener.removeprefix(without) if with_opener.startswith(without) else ""
+        # Without an opener a template may write that nothing follows.
+        return with_opener[len(_common_prefix(with_opener, without)) :]
 
     # What follows an assistant turn.
 
-    def _suffix_of(self, roles: tuple[str, ...]) -> _Suffix:
-        try:
-            suffix = self._same_behind_every_history(roles)
-        except DependsOnHistory:
-            return self._joined_to_real_turns(roles)
-        return self._behind(roles[0], roles[0], suffix) if roles else suffix
-
-    def _behind(self, first: str, role: str, suffix: _Suffix, reached: Reach | None = None) -> _Suffix:
-        """``suffix`` of ``role``, rendered behind real turns if a message of ``first`` before it makes a difference.
-
-        Args:
-            first: role of the message before it, in the same request.
-            role: the role.
-            suffix: how it is joined alone.
-            reached: how much of the session is rendered with ``first`` anyway.
-        """
-        if suffix.real_turn is not None or reached == "history":
-            return suffix
-        # What a template makes of several results shows behind calls alone.
-        kind: BaseKind = "call" if first == "tool" else suffix.junction.base
-        pair = (first, role)
-        if reached is None:
-            alike = all(len(set(self._tails(kind, pair, tools))) <= 1 for tools in self._tool_sets)
-        else:
-            alike = all(
-                self._sees_last_turn_only(history, pair, tools)
-                for history in HISTORIES[kind]
-                for tools in self._tool_sets
-            )
-        return suffix if alike else self._joined_to_real_turns((role,), pair)
-
-    def _same_behind_every_history(self, roles: Sequence[str]) -> _Suffix:
-        """The suffix of ``roles``, the same behind every history that renders."""
-        found: list[_Suffix] = []
-        for tools in self._tool_sets:
-            texts, calls = (self._tails(kind, roles, tools) for kind in _KINDS)
-            found.append(self._reconcile(roles, tools, texts, calls))
-        plain = found[0]
-        if any(other.junction != plain.junction for other in found):
-            raise DependsOnHistory("what stands before the message depends on whether there are tools")
-        return _Suffix(plain.junction, plain.text, any(other.text != plain.text for other in found))
-
-    def _reconcile(self, roles: Sequence[str], tools: ToolSet, texts: list[str], calls: list[str]) -> _Suffix:
-        if not texts and not calls:
-            raise self._why_refused(roles, tools)
-        # A result answers a call: what stands behind a plain text is no concern of it where the two differ.
-        answers = roles[:1] == ("tool",) and bool(calls)
-        if texts and not (answers and not _agree(texts, calls)):
-            _require_equal(texts)
-            suffix = self._joined("text", roles, tools, texts[0])
-            # A call may end with a terminator of its own: the sampler has written it, so only the rest is needed.
-            rest = suffix.text.removeprefix(suffix.junction.terminator) if self._end_has_control else suffix.text
-            if not all(tail.endswith(rest) for tail in calls):
-                raise DependsOnHistory("what follows a call differs from what follows a text")
-            return suffix
-        _require_equal(calls)
-        return self._joined("call", roles, tools, calls[0])
-
-    def _with_real_turn(self, role: str, suffix: _Suffix) -> _Suffix:
-        """``suffix`` with what it takes to come in one request with a role that is rendered behind real turns."""
-        if suffix.real_turn is not None:
-            return suffix
-        real = self._joined_to_real_turns((role,)).real_turn
-        assert real is not None
-        return replace(suffix, real_turn=replace(real, reach=None))
-
-    def _joined_to_real_turns(self, roles: tuple[str, ...], sequence: tuple[str, ...] = ()) -> _Suffix:
-        """The same for roles that are rendered behind the session's own turns, as far back as the template looks."""
+    def _role(self, roles: tuple[str, ...]) -> RoleProfile:
         junctions: dict[BaseKind, Junction] = {}
-        texts: list[str] = []
-        reach: Reach = "last turn"
+        unjoined: dict[BaseKind, str] = {}
+        reach: dict[BaseKind, Reach] = {}
+        raised: list[NotWritten] = []
         for kind in _KINDS:
+            behind = self._behind(kind, roles)
+            if behind.raised is not None:
+                raised.append(behind.raised)
+            try:
+                if behind.misplaced is not None:
+                    raise behind.misplaced
+                if behind.tails:
+                    junctions[kind] = self._junction(kind, roles, behind.tails)
+            except Refused as error:
+                unjoined[kind] = str(error)
+                continue
+            if behind.differ(one_set_of_tools=True):
+                reach[kind] = self._reach(roles, behind.tails)
+            elif behind.differ(one_set_of_tools=False):
+                self._suffix_reads_tools = True
+            if kind == "call" and roles == ("tool",) and not behind.tails and _refuses(behind.raised):
+                # Behind a text a result is of no use to anybody.
+                raise behind.raised
+        if not junctions:
+            raise Refused(next(iter([*unjoined.values(), *map(str, raised)])))
+        return RoleProfile(junctions, unjoined, reach)
+
+    def _in_company(self, first: str, role: str, roles: Mapping[str, RoleProfile]) -> RoleProfile:
+        """``role`` again, looking as far back as it does when it comes in one request behind ``first``."""
+        profile = roles[role]
+        reach = dict(profile.reach)
+        for kind in roles[first].junctions:
+            pair = (first, role)
+            before = {roles[first].reach.get(kind), reach.get(kind)}
+            behind = self._behind(kind, pair)
+            if "history" in before or not behind.differ(one_set_of_tools=True):
+                continue
+            needed = self._reach(pair, behind.tails)
+            if needed not in before:
+                reach[kind] = needed
+        return replace(profile, reach=reach)
+
+    def _behind(self, kind: BaseKind, roles: Sequence[str]) -> _Behind:
+        tails: list[_Tail] = []
+        misplaced: Refused | None = None
+        raised: NotWritten | None = None
+        for tools in self._tool_sets:
             for history in HISTORIES[kind]:
-                for tools in self._tool_sets:
-                    try:
-                        tail = self._stage.tail(history, roles, generation=True, tools=tools)
-                    except Refused:
-                        continue
-                    suffix = self._joined(kind, roles, tools, tail, history)
-                    texts.append(suffix.text)
-                    if junctions.setdefault(kind, suffix.junction) != suffix.junction:
-                        raise Refused("where the assistant turn ends depends on the history before it")
-                    if not all(self._sees_last_turn_only(history, seen, tools) for seen in (roles, sequence)):
-                        reach = "history"
-        base: BaseKind = "call" if roles == ("tool",) and "call" in junctions else next(iter(junctions))
-        return _Suffix(junctions[base], texts[0], reads_tools=True, real_turn=RealTurn(reach, junctions))
+                try:
+                    text = self._stage.tail(history, roles, generation=True, tools=tools)
+                except NotWritten as error:
+                    raised = raised or error
+                except Refused as error:
+                    misplaced = misplaced or error
+                else:
+                    tails.append(_Tail(history, tools, text))
+        return _Behind(tails, misplaced, raised)
 
-    def _sees_last_turn_only(self, history: Conversation, roles: Sequence[str], tools: ToolSet) -> bool:
-        short = [user_message(), history[-1]]
-        try:
-            whole = self._stage.tail(history, roles, generation=True, tools=tools)
-            return self._stage.tail(short, roles, generation=True, tools=tools) == whole
-        except Refused:
-            # A conversation that does not render shows nothing.
-            return True
+    def _reach(self, roles: Sequence[str], tails: Sequence[_Tail]) -> Reach:
+        """How far back the template looks when it renders ``roles``."""
+        for tail in tails:
+            try:
+                short = self._stage.tail([user_message(), tail.history[-1]], roles, generation=True, tools=tail.tools)
+            except Refused:
+                return "history"
+            if short != tail.text:
+                return "history"
+        return "last turn"
 
-    def _joined(
-        self, base: BaseKind, roles: Sequence[str], tools: ToolSet, tail: str, history: Conversation | None = None
-    ) -> _Suffix:
-        lead = self._lead_of_call(tail) if base == "call" else ""
-        place = self._codec.first_added(tail[len(lead) :])
+    def _junction(self, kind: BaseKind, roles: Sequence[str], tails: Sequence[_Tail]) -> Junction:
+        """The one junction that all tails show."""
+        found = {self._junction_of(kind, roles, tail) for tail in tails}
+        if len(found) > 1:
+            raise Refused("where the assistant turn ends depends on the history before it")
+        return found.pop()
+
+    def _junction_of(self, kind: BaseKind, roles: Sequence[str], tail: _Tail) -> Junction:
+        # What closes the turn and opens the message; behind it the message may spell anything.
+        closing = tail.text.partition(appended_messages(roles)[0]["content"])[0] if roles else tail.text
+        place = self._stop_of(closing, kind)
         if place is None:
             raise Refused("no control token separates the assistant turn from what follows, so there is no clean cut")
         position, token_id = place
-        lead = tail[: len(lead) + position]
-        if base == "text" and lead.strip():
-            raise Refused(f"ordinary text ({lead.strip()!r}) ends the assistant turn, so there is no clean cut")
+        lead, rest = tail.text[:position], tail.text[position:]
         terminator = self._codec.added_text[token_id]
-        rest = tail[len(lead) :]
+        if kind == "text" and (ordinary := self._ordinary(lead)):
+            raise Refused(f"ordinary text ({ordinary!r}) ends the assistant turn, so there is no clean cut")
         ids = self._codec.encode(rest)
-        before = base_conversation(base, SENTINEL) if history is None else history
-        full = self._stage.render([*before, *appended_messages(roles)], generation=True, tools=tools)
+        appended = appended_messages(roles, tail.history)
+        full = self._stage.render([*tail.history, *appended], generation=True, tools=tail.tools)
         if ids[0] != token_id or self._codec.encode(full)[-len(ids) :] != ids:
             raise Refused("what follows the assistant turn encodes differently on its own than in its place")
-        return _Suffix(
-            Junction(base, lead, terminator, token_id, opens_next=not self._end_has_control), rest, reads_tools=False
-        )
+        behind = self._codec.encode(closing[position + len(terminator) :])
+        closers = tuple(dict.fromkeys(i for i in behind if i in self._codec.eos_ids and i != token_id))
+        return Junction(kind, lead, terminator, token_id, opens_next=False, closers=closers)
+
+    def _stop_of(self, closing: str, kind: BaseKind = "text") -> tuple[int, int] | None:
+        """The control token that ends a turn, in what closes it: (position in the text, id), or None.
+
+        It is the first that the model knows as a stop; else the first of all behind the text that closes a call.
+        """
+        added = self._codec.added_text
+        stops = {i for i in self._codec.encode(closing) if i in self._codec.eos_ids and i in added}
+        if stops:
+            return min((closing.find(added[stop]), stop) for stop in stops)
+        lead = len(self._lead_of_call(closing)) if kind == "call" else 0
+        place = self._codec.first_added(closing[lead:])
+        return None if place is None else (lead + place[0], place[1])
+
+    def _ordinary(self, lead: str) -> str:
+        """What is left of a lead without its control tokens."""
+        for token_id in self._codec.encode(lead) if lead.strip() else ():
+            lead = lead.replace(self._codec.added_text.get(token_id, "\0"), " ", 1)
+        return lead.strip()
 
     def _lead_of_call(self, tail: str) -> str:
         """The text that closes a call, where a turn that ends with one is followed by ``tail``."""
@@ -315,16 +334,15 @@ class _Probe:
         except Refused:
             end = None
         if end is not None and tail.startswith(end):
-            if not self._end_has_control:
+            if self._end_stop is None:
                 return end
             if end.endswith(self._end):
                 return end.removesuffix(self._end)
             last = self._stage.last_added(end)
             if last is not None:
                 return end[: last[0]]
-        place = self._codec.first_added(self._end)
-        if place is not None:
-            position = tail.find(self._codec.added_text[place[1]])
+        if self._end_stop is not None:
+            position = tail.find(self._codec.added_text[self._end_stop[1]])
             if position >= 0:
                 return tail[:position]
         raise Refused("the template does not show where the text of a call ends")
@@ -355,52 +373,37 @@ class _Probe:
             if start or "qNextq" not in rest or self._codec.added_text[place[1]] in between:
                 raise Refused("no generation opener follows the message")
 
-    def _tails(self, kind: BaseKind, roles: Sequence[str], tools: ToolSet) -> list[str]:
-        """What follows the turn behind every history of a kind that renders."""
-        tails = []
-        for history in HISTORIES[kind]:
-            try:
-                tails.append(self._stage.tail(history, roles, generation=True, tools=tools))
-            except Refused:
-                continue
-        return tails
-
-    def _why_refused(self, roles: Sequence[str], tools: ToolSet) -> Refused:
-        try:
-            self._stage.tail(one_text_turn(), roles, generation=True, tools=tools)
-        except Refused as reason:
-            return reason
-        raise AssertionError("asked for a reason although it renders")
-
     # Putting it together.
 
     def _profile(
-        self, suffixes: Mapping[str, _Suffix], refused: Mapping[str, str], again: _Suffix | str
+        self, roles: Mapping[str, RoleProfile], refused: Mapping[str, str], again: RoleProfile | str
     ) -> TemplateProfile:
-        every = [*suffixes.values(), *([] if isinstance(again, str) else [again])]
+        ends = set() if self._end_stop is None else {self._end_stop[1]}
+        terminators = {(role, junction.terminator_id) for role in roles for junction in roles[role].junctions.values()}
+        openers = {terminator for role, terminator in terminators if self._opens(role, terminator, ends)}
+        closes = {terminator for _, terminator in terminators} - openers
         # One token for all, and none that the template writes by itself: it closes turns, it does not open them.
-        alternatives = _openers(every)
-        openers = _openers(suffixes.values())
-        if len(alternatives) == 1 and not self._opens_first_user_turn(openers):
-            openers, alternatives = set(), set()
-        fixed = {role: _with_opening(suffix, bool(alternatives)) for role, suffix in suffixes.items()}
-        end_token = self._codec.first_added(self._end)
-        ends = set() if end_token is None else {end_token[1]}
-        terminators = {junction.terminator_id for suffix in fixed.values() for junction in _junctions(suffix)}
-        stops = {*self._codec.eos_ids, *terminators, *ends}
+        if not closes and len(openers) == 1 and not self._opens("user", min(openers), ends, by_itself=True):
+            openers, closes = set(), openers
+        if not isinstance(again, str):
+            first = {junction.terminator_id for junction in again.junctions.values()}
+            opening = set() if ends else first - closes - self._codec.eos_ids
+            again = _with_opening(again, opening)
+        else:
+            opening = set()
+        stops = {*self._codec.eos_ids, *openers, *closes, *ends}
         return TemplateProfile(
             form=self._stage.form,
             tools=self._tools_form,
-            suffix_reads_tools=any(suffix.reads_tools for suffix in every),
-            junctions={role: suffix.junction for role, suffix in fixed.items()},
-            real_turns={role: suffix.real_turn for role, suffix in fixed.items() if suffix.real_turn is not None},
+            suffix_reads_tools=self._suffix_reads_tools or any(role.reach for role in roles.values()),
+            roles={name: _with_opening(role, openers) for name, role in roles.items()},
             refused=dict(refused),
-            again=again if isinstance(again, str) else _with_opening(again, bool(alternatives)).junction,
+            again=again,
             generation_opener=self._opener,
-            separator=self._separator(end_token),
+            separator=self._separator(),
             stop_ids=frozenset(stops),
-            alternate_ids=frozenset(ends - terminators),
-            replaceable_ids=frozenset(openers if len(alternatives) > 1 else ()),
+            alternate_ids=frozenset(ends - openers - closes),
+            replaceable_ids=frozenset(openers if len(openers | closes | opening) > 1 else ()),
             assistant_header=self._assistant_header(),
             thinking=find_thinking(self._stage, self._opener, stops),
             past_thinking=find_past_thinking(self._stage),
@@ -410,14 +413,33 @@ class _Probe:
             injection=self._injection(),
         )
 
-    def _separator(self, end_token: tuple[int, int] | None) -> str:
-        if end_token is None:
-            return ""
-        return self._end[end_token[0] + len(self._codec.added_text[end_token[1]]) :]
+    def _opens(self, role: str, terminator: int, ends: Collection[int], *, by_itself: bool = False) -> bool:
+        """Whether a terminator before a role's message is that message's opener, rather than the close of the turn.
 
-    def _opens_first_user_turn(self, openers: Iterable[int]) -> bool:
-        before = self._stage.render([user_message()], generation=False).partition(USER_TEXT)[0]
-        return any(self._codec.added_text[opener] in before for opener in openers)
+        Args:
+            role: of the message.
+            terminator: id of the control token between turn and message.
+            ends: what ends a turn that nothing follows.
+            by_itself: only where the template is seen to write it before a message that follows nothing.
+        """
+        if terminator in ends:
+            return False
+        if not by_itself and terminator not in self._codec.eos_ids:
+            return not ends
+        (message,) = appended_messages((role,))
+        try:
+            before, _, behind = self._stage.render([message], generation=False).partition(message["content"])
+        except InvalidRequest:
+            return not ends
+        token = self._codec.added_text[terminator]
+        # A default system message may be closed with it before the message; then the message is, too.
+        return token in before and token not in behind
+
+    def _separator(self) -> str:
+        if self._end_stop is None:
+            return ""
+        position, token_id = self._end_stop
+        return self._end[position + len(self._codec.added_text[token_id]) :]
 
     def _assistant_header(self) -> Header:
         after_user = self._stage.tail_of_user([assistant_message(SENTINEL)], generation=False).partition(SENTINEL)[0]
@@ -484,28 +506,17 @@ def _common_prefix(left: str, right: str) -> str:
     return left[: next((i for i in range(size) if left[i] != right[i]), size)]
 
 
-def _junctions(suffix: _Suffix) -> Iterable[Junction]:
-    yield suffix.junction
-    if suffix.real_turn is not None:
-        yield from suffix.real_turn.junctions.values()
+def _with_opening(role: RoleProfile, openers: Collection[int]) -> RoleProfile:
+    """``role`` with the junctions marked whose terminator is one of ``openers``."""
+    return replace(
+        role,
+        junctions={
+            kind: replace(junction, opens_next=junction.terminator_id in openers)
+            for kind, junction in role.junctions.items()
+        },
+    )
 
 
-def _openers(suffixes: Iterable[_Suffix]) -> set[int]:
-    return {junction.terminator_id for suffix in suffixes for junction in _junctions(suffix) if junction.opens_next}
-
-
-def _with_opening(suffix: _Suffix, opens_next: bool) -> _Suffix:
-    real = suffix.real_turn
-    if real is not None:
-        fixed = {kind: replace(junction, opens_next=opens_next) for kind, junction in real.junctions.items()}
-        real = replace(real, junctions=fixed)
-    return replace(suffix, junction=replace(suffix.junction, opens_next=opens_next), real_turn=real)
-
-
-def _agree(texts: list[str], calls: list[str]) -> bool:
-    return len(set(texts)) == 1 and all(tail.endswith(texts[0]) for tail in calls)
-
-
-def _require_equal(tails: Sequence[str]) -> None:
-    if len(set(tails)) > 1:
-        raise DependsOnHistory("what is rendered for the message depends on the history before it")
+def _refuses(raised: NotWritten | None) -> TypeGuard[NotWritten]:
+    """Whether the template raised; one that merely leaves the turn out says nothing against what follows."""
+    return raised is not None and isinstance(raised.__cause__, InvalidRequest)

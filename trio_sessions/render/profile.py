@@ -10,7 +10,7 @@ from trio_sessions.core.compare import Header
 from trio_sessions.render.messages import MessageForm
 from trio_sessions.render.tools import ToolForm
 
-__all__ = ["BaseKind", "HistoryKind", "Junction", "PastThinking", "Reach", "RealTurn", "TemplateProfile", "Thinking"]
+__all__ = ["BaseKind", "HistoryKind", "Junction", "PastThinking", "Reach", "RoleProfile", "TemplateProfile", "Thinking"]
 
 BaseKind: TypeAlias = Literal["text", "call"]
 """How the assistant turn before a suffix ends: with its text, or with a tool call."""
@@ -30,15 +30,18 @@ class Junction:
     """How what follows is joined to an assistant turn.
 
     Behind the turn's payload the template writes ``lead``, ``terminator`` and then the rest. ``lead`` belongs to the
-    payload (it closes a call, or is white space): the sampler has written it or left it out, and it is never added.
+    payload (it closes a call or a section, or is white space): the sampler has written it or left it out, and it is
+    never added.
 
     Attributes:
-        base: the conversation to render what follows behind.
+        base: how the turn ends.
         lead: text between the payload and the terminator.
-        terminator: text of the first control token.
+        terminator: text of the control token that ends the turn.
         terminator_id: its id; it always encodes to this one id.
-        opens_next: whether the terminator is at the same time the opener of what follows, so that another stop id
-            in its place has to be replaced rather than kept.
+        opens_next: whether the terminator is at the same time the opener of what follows, so that it is still due
+            behind a turn that ended with another stop id.
+        closers: further stop ids that the template writes behind the terminator before the message; a turn that was
+            sampled through one of them needs only what comes after it.
     """
 
     base: BaseKind
@@ -46,21 +49,38 @@ class Junction:
     terminator: str
     terminator_id: int
     opens_next: bool
+    closers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class RealTurn:
-    """How a role is rendered behind the session's own turns, where a stand-in for them does not do.
+class RoleProfile:
+    """How messages of one role are put behind an assistant turn.
 
     Attributes:
-        reach: how much of the session has to be rendered with it; None where the role itself does not need any, but
-            may come in one request with one that does.
-        junctions: how the role is joined to a turn that ends with its text or with a call; a kind that the template
-            refuses is missing.
+        junctions: by how the turn ends; a kind behind which the template refuses the role, or that it does not write,
+            is missing.
+        unjoined: for a kind behind which the role is rendered, but cannot be joined: the reason.
+        reach: by how the turn ends, how much of the session has to be rendered with the message; a kind behind which
+            a stand-in does is missing.
     """
 
-    reach: Reach | None
     junctions: Mapping[BaseKind, Junction]
+    unjoined: Mapping[BaseKind, str]
+    reach: Mapping[BaseKind, Reach]
+
+    @property
+    def usual(self) -> Junction:
+        """The junction behind a text, or behind a call where there is no other."""
+        return next(iter(self.junctions.values()))
+
+    def behind(self, kind: BaseKind) -> Junction | str:
+        """The junction behind a turn of a kind, or the reason why there is none.
+
+        Behind a turn that the template itself would not write nothing is known to be different from other turns.
+        """
+        if kind in self.unjoined:
+            return self.unjoined[kind]
+        return self.junctions.get(kind, self.usual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +108,9 @@ class TemplateProfile:
         form: shapes of content and arguments that the template wants.
         tools: form of tool definitions that the template can render.
         suffix_reads_tools: whether tool definitions occur in, or change, what follows an assistant turn.
-        junctions: for every appendable role, how it is joined to a sampled assistant turn.
-        real_turns: for the same roles, how they are joined to the session's own turns; empty where every role is
-            rendered alike behind every history.
+        roles: for every appendable role, how it is put behind a sampled assistant turn.
         refused: for every other probed role, the reason.
-        again: how a generation opener alone is joined to an assistant turn (nothing appended), or the reason why it
-            cannot be.
+        again: how a generation opener alone is put there (nothing appended), or the reason why it cannot be.
         generation_opener: text that opens a generated turn after a user's; empty where the template has none.
         separator: text that the template writes after a terminator at the end of the conversation.
         stop_ids: ids that end a sampled turn.
@@ -113,10 +130,9 @@ class TemplateProfile:
     form: MessageForm
     tools: ToolForm
     suffix_reads_tools: bool
-    junctions: Mapping[str, Junction]
-    real_turns: Mapping[str, RealTurn]
+    roles: Mapping[str, RoleProfile]
     refused: Mapping[str, str]
-    again: Junction | str
+    again: RoleProfile | str
     generation_opener: str
     separator: str
     stop_ids: frozenset[int]
@@ -133,12 +149,17 @@ class TemplateProfile:
     @property
     def appendable_roles(self) -> frozenset[str]:
         """Roles that may follow a sampled assistant turn."""
-        return frozenset(self.junctions)
+        return frozenset(self.roles)
 
-    def reach_of(self, roles: Iterable[str]) -> Reach | None:
-        """How much of the session has to be rendered with messages of these roles; None for nothing."""
-        reaches = {self.real_turns[role].reach for role in roles if role in self.real_turns}
+    def reach_of(self, roles: Iterable[str], kind: BaseKind) -> Reach | None:
+        """How much of the session has to be rendered with messages of these roles behind a turn of a kind."""
+        reaches = {self.roles[role].reach.get(kind) for role in roles}
         return "history" if "history" in reaches else "last turn" if "last turn" in reaches else None
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether there is a role that cannot be rendered behind a stand-in."""
+        return any(role.reach for role in self.roles.values())
 
     @property
     def max_trim_tokens(self) -> int:

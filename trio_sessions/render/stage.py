@@ -20,7 +20,7 @@ from trio_sessions.render.standin import (
 )
 from trio_sessions.render.suffix import cut_after
 
-__all__ = ["ANY_DAY", "DependsOnHistory", "Refused", "Stage", "ToolSet"]
+__all__ = ["ANY_DAY", "NotWritten", "Refused", "Stage", "ToolSet"]
 
 ToolSet: TypeAlias = list[dict[str, Any]] | None
 
@@ -32,8 +32,8 @@ class Refused(Exception):
     """The template does not do what an append needs; the text says what it does instead."""
 
 
-class DependsOnHistory(Refused):
-    """What follows a turn is not the same behind every history."""
+class NotWritten(Refused):
+    """The template raises, or does not write the turn before: it shows nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,18 @@ class Stage:
         """What stands behind the sentinel of ``history`` when a message of each role follows.
 
         Raises:
-            Refused: the template raises, or drops or moves a message.
+            NotWritten: the template raises, or leaves out the turn.
+            Refused: it drops or moves a message.
         """
-        appended = appended_messages(roles)
+        appended = appended_messages(roles, history)
         try:
             rendered = self.render([*history, *appended], generation=generation, tools=tools)
-            return cut_after(rendered, SENTINEL, [message["content"] for message in appended])
+            cut_after(rendered, SENTINEL)
         except (InvalidRequest, ValueError) as error:
+            raise NotWritten(str(error)) from error
+        try:
+            return cut_after(rendered, SENTINEL, [message["content"] for message in appended])
+        except ValueError as error:
             raise Refused(str(error)) from error
 
     def tail_of_user(self, following: Conversation, *, generation: bool) -> str:

@@ -77,14 +77,18 @@ def assistant_message(
     return message
 
 
-def appended_messages(roles: Sequence[str]) -> Conversation:
-    """One message for each role. The first result answers the last call of a stand-in, the second another one."""
-    ids = iter((_CALL_ID, _OTHER_CALL_ID))
+def appended_messages(roles: Sequence[str], history: Sequence[Mapping[str, Any]] = ()) -> Conversation:
+    """One message for each role.
+
+    Results answer the calls of the history's last turn, the last call first.
+    """
+    calls = history[-1].get("tool_calls", ()) if history else ()
+    ids = [call["id"] for call in reversed(calls)] or [_CALL_ID]
     messages: Conversation = []
     for index, role in enumerate(roles):
         message = {"role": role, "content": f"qAppended{index}q"}
         if role == "tool":
-            message |= {"tool_call_id": next(ids), "name": "lookup"}
+            message |= {"tool_call_id": ids[index % len(ids)], "name": "lookup"}
         messages.append(message)
     return messages
 
@@ -113,7 +117,8 @@ def kind_of(message: Mapping[str, Any]) -> BaseKind:
 def with_payload(message: Mapping[str, Any], kind: BaseKind, payload: str) -> Mapping[str, Any]:
     """A real assistant's turn that ends with ``payload`` instead of what it said.
 
-    Names and ids of its calls stay, since a template may look them up.
+    Names and ids of its calls stay, since a template may look them up. A text beside them does not: the stored ids hold
+    it already, and a template may write it behind the calls.
 
     Args:
         message: the turn, in the form that the template wants.
@@ -134,7 +139,7 @@ def with_payload(message: Mapping[str, Any], kind: BaseKind, payload: str) -> Ma
         else:
             # Of no known shape: the form that the template wants says so, with the place.
             replaced.append(call)
-    return {**message, "tool_calls": replaced}
+    return {**message, "content": "", "tool_calls": replaced}
 
 
 _EARLIER_CALL: Final = (
@@ -143,8 +148,8 @@ _EARLIER_CALL: Final = (
 )
 
 
-def _called(*calls: Mapping[str, Any], text: str = "", reasoning: str | None = None) -> dict[str, Any]:
-    return assistant_message(text, reasoning=reasoning, calls=calls)
+def _called(*calls: Mapping[str, Any], reasoning: str | None = None) -> dict[str, Any]:
+    return assistant_message("", reasoning=reasoning, calls=calls)
 
 
 HISTORIES: Final[Mapping[BaseKind, Sequence[Conversation]]] = {
@@ -171,7 +176,7 @@ HISTORIES: Final[Mapping[BaseKind, Sequence[Conversation]]] = {
     ),
     "call": (
         [user_message(), _called(tool_call(SENTINEL))],
-        [user_message(), _called(tool_call(SENTINEL), text="qAloudq", reasoning=THOUGHT)],
+        [user_message(), _called(tool_call(SENTINEL), reasoning=THOUGHT)],
         [system_message(), user_message(), _called(tool_call(SENTINEL))],
         # The same call id with another name: a template that looks the name up writes another suffix.
         [user_message(), _called(tool_call(SENTINEL, name="other"))],

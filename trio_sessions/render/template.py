@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trio_sessions.core.boundary import BoundaryEvent
+from trio_sessions.core.boundary import BoundaryEvent, late_tool_results
 from trio_sessions.core.compare import Mismatch, compare_token_ids
 from trio_sessions.core.tokens import as_token_ids
 from trio_sessions.errors import AppendRoleNotSupported, ConfigurationError, InvalidRequest, TokenizationFailed
@@ -210,7 +210,7 @@ class TemplateRenderer:
         """See ``Renderer.weight``; kwargs that change the template have it probed."""
         probe = 0 if self._is_probed(kwargs) else _PROBE_WEIGHT
         # Behind real turns they are rendered as well, though not encoded.
-        history = text_weight(stored) if self._profile.real_turns else 0
+        history = text_weight(stored) if self._profile.looks_back else 0
         return (
             history
             + text_weight(messages)
@@ -298,6 +298,15 @@ class TemplateRenderer:
         """
         return self._codec.encode(text)
 
+    def encode_within(self, text: str) -> list[int]:
+        """Ids of ``text`` behind ordinary text; see ``TextCodec.encode_within``."""
+        return self._codec.encode_within(text)
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Ids that the tokenizer or the model's generation config names as ends of generation."""
+        return self._codec.eos_ids
+
     def split_token(self, token_id: int) -> list[tuple[int, int]]:
         """Pairs of ids that spell what ``token_id`` spells; see ``TextCodec.split``."""
         return self._codec.split(token_id)
@@ -380,22 +389,26 @@ class _Seam:
 def _seam(profile: TemplateProfile, stored: Sequence[Message], appended: Sequence[Message]) -> _Seam:
     for index, message in enumerate(appended, len(stored)):
         role = message["role"]
-        if role not in profile.junctions:
+        if role not in profile.roles:
             reason = profile.refused.get(role, "the role is unknown")
             raise AppendRoleNotSupported(f"messages[{index}] has role {role!r}, which cannot be appended: {reason}")
+    # A session always has a last turn; without one this is as good as any.
+    kind = kind_of(stored[-1]) if stored else "text"
     if not appended:
         if isinstance(profile.again, str):
             raise InvalidRequest(f"the chat template cannot generate again after an assistant turn: {profile.again}")
-        return _Seam(profile.again)
+        junction = profile.again.behind(kind)
+        if isinstance(junction, str):
+            raise InvalidRequest(f"the chat template cannot generate again after this assistant turn: {junction}")
+        return _Seam(junction)
     first = appended[0]["role"]
-    reach = profile.reach_of(message["role"] for message in appended)
-    if reach is None:
-        return _Seam(profile.junctions[first])
-    junctions = profile.real_turns[first].junctions
-    # A template that writes no calls behind a text ends every turn with its text.
-    junction = junctions.get(kind_of(stored[-1])) or junctions.get("text")
-    if junction is None:
-        raise InvalidRequest(f"the chat template cannot put a {first} message behind a turn that ends with a text")
+    junction = profile.roles[first].behind(kind)
+    if isinstance(junction, str):
+        raise InvalidRequest(f"messages[{len(stored)}] has role {first!r}, which cannot follow this turn: {junction}")
+    reach = profile.reach_of((message["role"] for message in appended), junction.base)
+    if profile.looks_back and late_tool_results(stored, appended, position=0):
+        # What the template looks for stands further back.
+        reach = "history"
     return _Seam(junction, reach)
 
 
@@ -413,7 +426,10 @@ def _join(stored: TokenIds, ids: Sequence[int], junction: Junction, profile: Tem
     last = int(stored[-1]) if size else None
     if last == junction.terminator_id:
         return Extension(keep=size, token_ids=as_token_ids(ids[1:]))
-    if junction.opens_next and last in profile.replaceable_ids:
+    if last in junction.closers:
+        # It was sampled through more than the terminator.
+        return Extension(keep=size, token_ids=as_token_ids(ids[ids.index(last) + 1 :]))
+    if last in profile.replaceable_ids:
         replaced = BoundaryEvent(
             "stop_replaced", size - 1, f"the sampled stop id {last} opened another role and became {ids[0]}"
         )
