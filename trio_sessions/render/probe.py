@@ -295,7 +295,9 @@ class _Probe:
         position, token_id = place
         lead, rest = tail.text[:position], tail.text[position:]
         terminator = self._codec.added_text[token_id]
-        if kind == "text" and (ordinary := self._ordinary(lead)):
+        # A model that is known to stop there has written what stands before; elsewhere nothing says so.
+        known = token_id in self._codec.eos_ids
+        if kind == "text" and not known and (ordinary := self._ordinary(lead)):
             raise Refused(f"ordinary text ({ordinary!r}) ends the assistant turn, so there is no clean cut")
         ids = self._codec.encode(rest)
         appended = appended_messages(roles, tail.history)
@@ -317,7 +319,10 @@ class _Probe:
             return min((closing.find(added[stop]), stop) for stop in stops)
         lead = len(self._lead_of_call(closing)) if kind == "call" else 0
         place = self._codec.first_added(closing[lead:])
-        return None if place is None else (lead + place[0], place[1])
+        if place is None:
+            # A turn that is left open behind a call ends with the call's own mark.
+            return self._stage.last_added(closing[:lead])
+        return lead + place[0], place[1]
 
     def _ordinary(self, lead: str) -> str:
         """What is left of a lead without its control tokens."""
@@ -327,13 +332,8 @@ class _Probe:
 
     def _lead_of_call(self, tail: str) -> str:
         """The text that closes a call, where a turn that ends with one is followed by ``tail``."""
-        try:
-            end = self._stage.tail(
-                [user_message(), assistant_message("", calls=[tool_call(SENTINEL)])], generation=False
-            )
-        except Refused:
-            end = None
-        if end is not None and tail.startswith(end):
+        end = self._end_of_call()
+        if end and tail.startswith(end):
             if self._end_stop is None:
                 return end
             if end.endswith(self._end):
@@ -346,6 +346,14 @@ class _Probe:
             if position >= 0:
                 return tail[:position]
         raise Refused("the template does not show where the text of a call ends")
+
+    def _end_of_call(self) -> str:
+        """What stands behind the payload of a final turn that is a call; empty where there can be none."""
+        call = [user_message(), assistant_message("", calls=[tool_call(SENTINEL)])]
+        try:
+            return self._stage.tail(call, generation=False)
+        except Refused:
+            return ""
 
     def _require_opener(self, role: str) -> None:
         """Refuse a role behind which the template opens no turn to generate although its own turns have an opener."""
@@ -362,7 +370,7 @@ class _Probe:
                 continue
             if with_opener != without:
                 return
-            if self._codec.first_added(with_opener.rpartition(appended[0]["content"])[2]) is None:
+            if not with_opener.rpartition(appended[0]["content"])[2].strip():
                 raise Refused("nothing separates the message from the turn that is to be generated")
             try:
                 followed = self._stage.render([*history, *appended, assistant_message("qNextq")], generation=False)
@@ -379,8 +387,13 @@ class _Probe:
         self, roles: Mapping[str, RoleProfile], refused: Mapping[str, str], again: RoleProfile | str
     ) -> TemplateProfile:
         ends = set() if self._end_stop is None else {self._end_stop[1]}
+        ended = self._codec.encode(self._end_of_call())
         terminators = {(role, junction.terminator_id) for role in roles for junction in roles[role].junctions.values()}
-        openers = {terminator for role, terminator in terminators if self._opens(role, terminator, ends)}
+        openers = {
+            terminator
+            for role, terminator in terminators
+            if terminator not in ended and self._opens(role, terminator, ends)
+        }
         closes = {terminator for _, terminator in terminators} - openers
         # One token for all, and none that the template writes by itself: it closes turns, it does not open them.
         if not closes and len(openers) == 1 and not self._opens("user", min(openers), ends, by_itself=True):

@@ -6,7 +6,7 @@ behind many histories; a turn renders it behind one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from trio_sessions.render.profile import BaseKind
@@ -114,8 +114,10 @@ def kind_of(message: Mapping[str, Any]) -> BaseKind:
     return "call" if message.get("tool_calls") else "text"
 
 
-def with_payload(message: Mapping[str, Any], kind: BaseKind, payload: str) -> Mapping[str, Any]:
+def with_payload(message: Mapping[str, Any], kind: BaseKind, payload: str) -> Iterator[Mapping[str, Any]]:
     """A real assistant's turn that ends with ``payload`` instead of what it said.
+
+    There may be several, of which the first that the template writes is right: one may write the first call only.
 
     Names and ids of its calls stay, since a template may look them up. A text beside them does not: the stored ids hold
     it already, and a template may write it behind the calls.
@@ -127,10 +129,16 @@ def with_payload(message: Mapping[str, Any], kind: BaseKind, payload: str) -> Ma
     """
     calls = message.get("tool_calls")
     if kind == "text" or not calls:
-        return {**message, "content": payload}
+        yield {**message, "content": payload}
+        return
+    for last in reversed(range(len(calls))):
+        yield {**message, "content": "", "tool_calls": _with_arguments(calls, last, payload)}
+
+
+def _with_arguments(calls: Sequence[Any], last: int, payload: str) -> list[Any]:
     replaced = []
-    for index, call in enumerate(calls, start=1):
-        arguments = {"query": payload if index == len(calls) else "q"}
+    for index, call in enumerate(calls):
+        arguments = {"query": payload if index == last else "q"}
         function = call.get("function") if isinstance(call, Mapping) else None
         if isinstance(function, Mapping):
             replaced.append({**call, "function": {**function, "arguments": arguments}})
@@ -139,7 +147,7 @@ def with_payload(message: Mapping[str, Any], kind: BaseKind, payload: str) -> Ma
         else:
             # Of no known shape: the form that the template wants says so, with the place.
             replaced.append(call)
-    return {**message, "content": "", "tool_calls": replaced}
+    return replaced
 
 
 _EARLIER_CALL: Final = (

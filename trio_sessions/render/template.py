@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -37,6 +37,8 @@ __all__ = ["TemplateRenderer"]
 _MOST_PROFILES: Final = 32
 # A probe takes as long as encoding about this many characters.
 _PROBE_WEIGHT: Final = 200_000
+# Stops that a template may write one behind the other.
+_MOST_ENDS: Final = 3
 
 
 class TemplateRenderer:
@@ -257,32 +259,28 @@ class TemplateRenderer:
             first_index=len(stored) - len(before),
         )
         sentinel = sentinel_for(escaped.messages, escaped.tools, kwargs)
-        base = (
-            [
-                *escaped.messages[: len(before) - 1],
-                with_payload(escaped.messages[len(before) - 1], seam.junction.base, sentinel),
-            ]
-            if before
-            else base_conversation(seam.junction.base, sentinel)
-        )
-        rendered = self._template.render(
-            [*normalize_messages(base, profile.form), *escaped.messages[len(before) :]],
-            tools=escaped.tools,
-            kwargs=kwargs,
-            generation=True,
-            now=now,
-        )
-        try:
-            tail = cut_after(rendered, sentinel)
-        except ValueError as error:
-            raise InvalidRequest(f"the chat template cannot render the appended messages: {error}") from error
-        junction = seam.junction
-        if not tail.startswith(junction.lead + junction.terminator):
-            raise TokenizationFailed(
-                "the junction with the stored ids cannot be cut: the chat template ends the assistant turn with "
-                f"{tail[:40]!r} here and with {junction.lead + junction.terminator!r} elsewhere"
+        following = escaped.messages[len(before) :]
+        if before:
+            *earlier, last = escaped.messages[: len(before)]
+            bases: Iterator[list[Message]] = (
+                [*earlier, ending] for ending in with_payload(last, seam.junction.base, sentinel)
             )
-        return tail[len(junction.lead) :], escaped.mark
+        else:
+            bases = iter((base_conversation(seam.junction.base, sentinel),))
+        refusal = ValueError("it writes no such turn")
+        for base in bases:
+            rendered = self._template.render(
+                [*normalize_messages(base, profile.form), *following],
+                tools=escaped.tools,
+                kwargs=kwargs,
+                generation=True,
+                now=now,
+            )
+            try:
+                return _from_terminator(cut_after(rendered, sentinel), seam.junction), escaped.mark
+            except ValueError as error:
+                refusal = error
+        raise InvalidRequest(f"the chat template cannot render the appended messages: {refusal}") from refusal
 
     def _is_probed(self, kwargs: TemplateKwargs) -> bool:
         key = self._key(kwargs)
@@ -301,6 +299,11 @@ class TemplateRenderer:
     def encode_within(self, text: str) -> list[int]:
         """Ids of ``text`` behind ordinary text; see ``TextCodec.encode_within``."""
         return self._codec.encode_within(text)
+
+    @property
+    def control_ids(self) -> Collection[int]:
+        """Ids of all added tokens, flagged special or not."""
+        return self._codec.added_text.keys()
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -354,13 +357,14 @@ class TemplateRenderer:
 
     def without_separator(self, ids: TokenIds, profile: TemplateProfile) -> TokenIds:
         """``ids`` without what the template writes after the terminator at their end."""
-        ends = np.flatnonzero(np.isin(ids, list(profile.stop_ids)))
-        if not profile.separator or not len(ends):
+        if not profile.separator:
             return ids
-        # Only behind a terminator: the same text may just as well be the end of what was said.
-        end = int(ends[-1]) + 1
-        tail = self._codec.encode_behind(int(ids[end - 1]), profile.separator)
-        return ids[:end] if ids[end:].tolist() == tail else ids
+        # Only behind a terminator: the same text may just as well be the end of what was said. What is behind it may
+        # hold another.
+        for end in reversed(np.flatnonzero(np.isin(ids, list(profile.stop_ids)))[-_MOST_ENDS:].tolist()):
+            if ids[end + 1 :].tolist() == self._codec.encode_behind(int(ids[end]), profile.separator):
+                return ids[: end + 1]
+        return ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,10 +410,44 @@ def _seam(profile: TemplateProfile, stored: Sequence[Message], appended: Sequenc
     if isinstance(junction, str):
         raise InvalidRequest(f"messages[{len(stored)}] has role {first!r}, which cannot follow this turn: {junction}")
     reach = profile.reach_of((message["role"] for message in appended), junction.base)
-    if profile.looks_back and late_tool_results(stored, appended, position=0):
-        # What the template looks for stands further back.
+    # What the template looks for stands further back than in the last turn, or there as well.
+    if profile.looks_back and (late_tool_results(stored, appended, position=0) or _repeats_calls(stored)):
         reach = "history"
     return _Seam(junction, reach)
+
+
+def _from_terminator(tail: str, junction: Junction) -> str:
+    """What stands behind a payload from the terminator on.
+
+    Raises:
+        TokenizationFailed: the turn does not end as the probe found it to.
+    """
+    if tail.startswith(junction.lead + junction.terminator):
+        return tail[len(junction.lead) :]
+    # What closes a call may show its id.
+    position = tail.find(junction.terminator)
+    if junction.base == "call" and position >= 0 and junction.terminator not in junction.lead:
+        return tail[position:]
+    raise TokenizationFailed(
+        "the junction with the stored ids cannot be cut: the chat template ends the assistant turn with "
+        f"{tail[:40]!r} here and with {junction.lead + junction.terminator!r} elsewhere"
+    )
+
+
+def _repeats_calls(stored: Sequence[Message]) -> bool:
+    """Whether the last turn has a call whose id was used before."""
+    if not stored:
+        return False
+    # Ids are what an engine and a client sent: nothing says that they can be hashed.
+    last = _call_ids(stored[-1])
+    return bool(last) and any(call_id in last for message in stored[:-1] for call_id in _call_ids(message))
+
+
+def _call_ids(message: Message) -> list[Any]:
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list | tuple):
+        return []
+    return [call["id"] for call in calls if isinstance(call, Mapping) and call.get("id")]
 
 
 def _is_thinking(stored: TokenIds, thinking: Thinking) -> bool:
