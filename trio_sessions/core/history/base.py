@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from trio_sessions.core.boundary import Origin
 from trio_sessions.core.completion import Completion
 from trio_sessions.core.messages import Matcher, identical
 from trio_sessions.core.request import EngineRequest
@@ -81,13 +82,20 @@ class Checkpoint:
         """All messages from the root, in order; the stored spelling."""
         return [message for checkpoint in path_of(self) for message in checkpoint.messages]
 
-    def sampled_mask(self) -> npt.NDArray[np.bool_]:
-        """Shape (len(tokens),): True where the engine sampled the id."""
-        mask = np.zeros(len(self.tokens), dtype=np.bool_)
+    def origins(self) -> npt.NDArray[np.uint8]:
+        """Shape (len(tokens),): the ``Origin`` of every id of the path."""
+        origins = np.empty(len(self.tokens), dtype=np.uint8)
         for checkpoint in path_of(self):
             # A trailing id that this prompt replaced is ours, no longer the one that was sampled.
-            mask[checkpoint.tokens.keep : checkpoint.prompt_length] = False
-            mask[checkpoint.prompt_length : len(checkpoint.tokens)] = True
+            rendered = checkpoint.tokens.keep + checkpoint.synthetic
+            origins[checkpoint.tokens.keep : rendered] = Origin.SYNTHETIC
+            origins[rendered : checkpoint.prompt_length] = Origin.TEMPLATE
+            origins[checkpoint.prompt_length : len(checkpoint.tokens)] = Origin.SAMPLED
+        return origins
+
+    def sampled_mask(self) -> npt.NDArray[np.bool_]:
+        """Shape (len(tokens),): True where the engine sampled the id."""
+        mask: npt.NDArray[np.bool_] = self.origins() == Origin.SAMPLED
         return mask
 
     def request_messages(self) -> list[Message]:
@@ -181,7 +189,13 @@ class Attachment:
         return EMPTY_PATH if self.base is None else self.base.tokens
 
     def checkpoint(
-        self, *, keep: int, suffix: TokenIds, synthetic: int, completion: Completion, record: TurnRecord
+        self,
+        *,
+        keep: int,
+        suffix: TokenIds,
+        synthetic: int,
+        completion: Completion,
+        record: TurnRecord,
     ) -> Checkpoint:
         """The checkpoint that this turn commits.
 
