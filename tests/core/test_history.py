@@ -18,6 +18,7 @@ from trio_sessions.core.history import (
     Attachment,
     Checkpoint,
     LinearHistory,
+    RenderedWith,
     TurnRecord,
     path_of,
 )
@@ -47,17 +48,21 @@ def checkpoint_of(
     suffix=(1,),
     sampled=(2,),
     synthetic=0,
+    rendered_with=RenderedWith.of(None, {}),  # noqa: B008 - immutable
+    finish_reason="stop",
 ) -> Checkpoint:
     """What the pipeline commits for a turn."""
     return attachment.checkpoint(
         keep=len(attachment.tokens) if keep is None else keep,
         suffix=as_token_ids(suffix),
         synthetic=synthetic,
+        rendered_with=rendered_with,
+        events=(),
         completion=Completion(
             token_ids=as_token_ids(sampled),
             log_probs=np.zeros(len(sampled)),
             message=said,
-            finish_reason="stop",
+            finish_reason=finish_reason,
             response_id=None,
         ),
         record=TurnRecord(

@@ -87,13 +87,13 @@ async def test_a_defect_of_the_comparison_is_not_hidden(bench):
         await _read(made, session)
 
 
-async def test_the_comparison_is_asked_with_what_the_last_turn_was_rendered_with(bench):
+async def test_the_comparison_is_asked_with_the_first_tools_and_the_last_kwargs(bench):
     renderer = _Canonical()
     made = bench(renderer=renderer)
     session = made.registry.create()
     tools = [{"type": "function", "function": {"name": "f"}}]
-    await made.turn(session, "a", tools=[], chat_template_kwargs={"x": 1})
-    await made.turn(session, "a", SAID, "b", tools=tools, chat_template_kwargs={"x": 2})
+    await made.turn(session, "a", tools=tools, chat_template_kwargs={"x": 1})
+    await made.turn(session, "a", SAID, "b", tools=[], chat_template_kwargs={"x": 2})
     await _read(made, session)
     [(messages, asked_tools, kwargs)] = renderer.asked
     assert [message["content"] for message in messages] == ["a", "ok", "b", "ok"]

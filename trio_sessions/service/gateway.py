@@ -57,6 +57,7 @@ class Gateway:
             renderer=renderer,
             matcher=resolve_matcher(settings.message_matcher),
             policy=settings.request_policy,
+            seams=settings.seam_policy,
             metrics=self.metrics,
             clock=clock,
             offloader=offloader,

@@ -16,8 +16,9 @@ import structlog
 import trio
 
 from trio_sessions.core import json
+from trio_sessions.core.boundary import BoundaryEvent
 from trio_sessions.core.completion import Completion, extract_completion
-from trio_sessions.core.history import Attachment, Checkpoint, TurnRecord
+from trio_sessions.core.history import Attachment, Checkpoint, RenderedWith, SeamPolicy, TurnRecord, decide_seam
 from trio_sessions.core.messages import Matcher
 from trio_sessions.core.prefix import assert_pretokenized_prefix
 from trio_sessions.core.request import EngineRequest, PreparedRequest, RequestPolicy, prepare_chat_request
@@ -77,6 +78,8 @@ class _Plan:
     attachment: Attachment
     stored: TokenIds
     extension: Extension
+    rendered_with: RenderedWith
+    events: tuple[BoundaryEvent, ...]
     request: EngineRequest
 
 
@@ -98,6 +101,7 @@ class TurnPipeline:
         renderer: messages to ids.
         matcher: decides whether replayed history is the stored one.
         policy: what the launch adds to every request.
+        seams: what the launch wants where a request extends a stored turn.
         metrics: counters and histograms.
         clock: wall clock for records, seconds since the epoch.
         offloader: threads for long computations.
@@ -111,6 +115,7 @@ class TurnPipeline:
         renderer: Renderer,
         matcher: Matcher,
         policy: RequestPolicy,
+        seams: SeamPolicy,
         metrics: Metrics,
         clock: Callable[[], float],
         offloader: Offloader,
@@ -120,6 +125,7 @@ class TurnPipeline:
         self._renderer = renderer
         self._matcher = matcher
         self._policy = policy
+        self._seams = seams
         self._metrics = metrics
         self._clock = clock
         self._offload = offloader.run
@@ -212,8 +218,13 @@ class TurnPipeline:
 
     async def _plan(self, session: Session, prepared: PreparedRequest, *, size: int) -> _Plan:
         # The lock is held, so that the history stays as it is while a thread looks at it.
-        attachment = await self._offload(lambda: session.history.attach(prepared.messages, self._matcher), size=size)
+        found = await self._offload(lambda: session.history.attach(prepared.messages, self._matcher), size=size)
         kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
+        seam = await self._offload(
+            lambda: decide_seam(found, prepared.messages, RenderedWith.of(prepared.tools, kwargs), self._seams),
+            size=size,
+        )
+        attachment = seam.attachment
         stored = attachment.tokens.materialize()
         weight = self._renderer.weight(attachment.appended, tools=prepared.tools, kwargs=kwargs)
         if attachment.base is None:
@@ -230,10 +241,21 @@ class TurnPipeline:
                 raise
         input_ids = np.concatenate([stored[: extension.keep], extension.token_ids])
         request = prepared.engine_request(input_ids, template_kwargs=kwargs, stored_tokens=len(stored))
-        return _Plan(attachment=attachment, stored=stored, extension=extension, request=request)
+        return _Plan(
+            attachment=attachment,
+            stored=stored,
+            extension=extension,
+            rendered_with=seam.rendered_with,
+            events=seam.events(keep=extension.keep, synthetic=extension.synthetic, rendered=extension.events),
+            request=request,
+        )
 
     def _extend(
-        self, attachment: Attachment, stored: TokenIds, prepared: PreparedRequest, kwargs: Mapping[str, Any]
+        self,
+        attachment: Attachment,
+        stored: TokenIds,
+        prepared: PreparedRequest,
+        kwargs: Mapping[str, Any],
     ) -> Extension:
         allowed = self._renderer.appendable_roles(kwargs)
         for index, message in enumerate(attachment.appended, start=len(attachment.stored)):
@@ -280,6 +302,10 @@ class TurnPipeline:
         self._metrics.rollbacks.inc(plan.attachment.discards)
         self._metrics.synthetic_tokens.inc(plan.extension.synthetic)
         self._metrics.replaced_tokens.inc(kept.trimmed)
+        for event in plan.events:
+            # The detail may name what the client sent.
+            log.info("boundary event", kind=event.kind)
+            self._metrics.boundary_events.labels(event.kind).inc()
         return "committed"
 
     def _checkpoint(self, request: TurnRequest, plan: _Plan, digest: _Digest, arrived: float) -> Checkpoint:
@@ -287,6 +313,8 @@ class TurnPipeline:
             keep=plan.extension.keep,
             suffix=plan.extension.token_ids,
             synthetic=plan.extension.synthetic,
+            rendered_with=plan.rendered_with,
+            events=plan.events,
             completion=digest.completion,
             record=TurnRecord(
                 timestamp=self._clock(),
