@@ -320,3 +320,18 @@ async def test_effective_kwargs_are_compared_not_the_requests(bench):
     await made.turn(session, "a", SAID, "b", chat_template_kwargs={"x": 1})
     with pytest.raises(RenderingChanged, match=r"\(x was 1 and is 2\)"):
         await made.turn(session, "a", SAID, "b", SAID, "c", chat_template_kwargs={"x": 2})
+
+
+async def test_a_renderer_weighs_what_it_appends_behind_what_is_stored(bench):
+    weighed = []
+
+    class Weighing(ToyRenderer):
+        def weight(self, messages, *, stored=(), tools, kwargs):
+            weighed.append(([m["content"] for m in stored], [m["content"] for m in messages]))
+            return super().weight(messages, stored=stored, tools=tools, kwargs=kwargs)
+
+    made = bench(renderer=Weighing())
+    session = made.registry.create()
+    await made.turn(session, "a")
+    await made.turn(session, "a", SAID, "b")
+    assert weighed == [([], ["a"]), (["a", "ok"], ["b"])]

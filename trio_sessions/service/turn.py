@@ -226,7 +226,9 @@ class TurnPipeline:
         )
         attachment = seam.attachment
         stored = attachment.tokens.materialize()
-        weight = self._renderer.weight(attachment.appended, tools=prepared.tools, kwargs=kwargs)
+        weight = self._renderer.weight(
+            attachment.appended, stored=attachment.stored, tools=prepared.tools, kwargs=kwargs
+        )
         if attachment.base is None:
             prompt = await self._offload(
                 lambda: self._renderer.render(attachment.appended, tools=prepared.tools, kwargs=kwargs),
