@@ -45,6 +45,7 @@ def _nested(depth: int) -> dict[str, Any]:
         ("special_tokens_in_content", "deny", "--special-tokens-in-content"),
         ("on_truncated", "keep", "--on-truncated"),
         ("on_tools_change", "ignore", "--on-tools-change"),
+        ("tools_as", "openai", "--tools-as"),
         ("lora", "a\udcffb", "--lora"),
         ("chat_template_kwargs", {"x": "\ud800"}, "--chat-template-kwargs"),
         ("chat_template_kwargs", {"x": float("nan")}, "--chat-template-kwargs"),

@@ -27,11 +27,13 @@ __all__ = [
     "Settings",
     "SpecialTokensInContent",
     "Store",
+    "ToolsAs",
 ]
 
 Mode = Literal["linear", "tree"]
 Store = Literal["memory"]
 SpecialTokensInContent = Literal["allow", "escape", "reject"]
+ToolsAs = Literal["sglang", "given", "function"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
@@ -56,6 +58,8 @@ class Settings:
         chat_template_kwargs: launch defaults for the template's kwargs.
         special_tokens_in_content: what to do with a client's text that spells a control token: ``escape`` makes it
             ordinary text, ``allow`` leaves it a control token, ``reject`` refuses the request.
+        tools_as: form in which the template gets tool definitions: ``sglang`` as SGLang dumps them, ``given`` as the
+            client sent them, ``function`` the bare function objects.
         on_truncated: what becomes of a request that extends a turn which ended at the length limit: ``close`` closes
             the turn with ids that are never trained, ``refuse`` is a 409; None closes in linear mode and refuses in
             tree mode.
@@ -87,6 +91,7 @@ class Settings:
     chat_template: Path | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     special_tokens_in_content: SpecialTokensInContent = "escape"
+    tools_as: ToolsAs = "sglang"
     on_truncated: OnTruncated | None = None
     on_tools_change: OnToolsChange = "report"
     message_matcher: str = "strict"
@@ -115,6 +120,10 @@ class Settings:
         _require(
             self.special_tokens_in_content in get_args(SpecialTokensInContent),
             f"--special-tokens-in-content must be allow, escape or reject, got {self.special_tokens_in_content}",
+        )
+        _require(
+            self.tools_as in get_args(ToolsAs),
+            f"--tools-as must be sglang, given or function, got {self.tools_as}",
         )
         _require(
             self.on_truncated is None or self.on_truncated in get_args(OnTruncated),

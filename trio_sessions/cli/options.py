@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 
 from trio_sessions.cli import kinds
 from trio_sessions.cli.kinds import Kind
-from trio_sessions.config import BUILTIN_TOKENIZER, LogFormat, LogLevel, Settings
+from trio_sessions.config import BUILTIN_TOKENIZER, LogFormat, LogLevel, Settings, ToolsAs
 from trio_sessions.core.history import OnToolsChange, OnTruncated
 from trio_sessions.errors import ConfigurationError
 
@@ -163,6 +163,12 @@ SERVE_OPTIONS: Final = (
         kinds.text("allow|escape|reject"),
         "Text of a client that spells a control token: escape makes it ordinary text, allow leaves it a control token, "
         "reject refuses the request.",
+    ),
+    _setting(
+        "tools_as",
+        kinds.choice(get_args(ToolsAs)),
+        "Form in which the chat template gets tool definitions: sglang as SGLang dumps them, given as the client sent "
+        "them, function the bare function objects.",
     ),
     _setting(
         "on_truncated",
