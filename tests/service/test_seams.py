@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 from typing import get_args
 
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from tests.render.families import renderer_of, tokenizer_of
+from tests.render.families import chatml, from_template, renderer_of, tokenizer_of, turn
 from trio_sessions.core.boundary import BoundaryKind, Origin
 from trio_sessions.core.history import path_of
 from trio_sessions.errors import AppendRoleNotSupported, RenderingChanged, TruncatedGeneration
@@ -65,6 +66,46 @@ def counted(made):
 
 
 # -- the cases of exactness ---------------------------------------------------------------------------------------
+
+
+async def test_case_19_a_template_that_reads_the_date_across_midnight(bench):
+    renderer = from_template(chatml(turn(), head="<|im_start|>system\n{{ strftime_now('%d %b %Y') }}<|im_end|>\n"))
+    stop = tokenizer_of("chatml").convert_tokens_to_ids("<|im_end|>")
+    first, second = said("hello"), said("world")
+    made = bench(*[sampled(renderer, message, stop) for message in (first, first, second, second)], renderer=renderer)
+    session = made.registry.create()
+    await made.turn(session, "a")
+
+    made.now += timedelta(minutes=2)
+    assert made.now == datetime(2026, 1, 1, 0, 1)
+    # A retry of the first turn is rendered whole, and still is what it was.
+    await made.turn(session, "a")
+    before, again = prompts(made)
+    assert again == before
+    assert "31 Dec 2025" in renderer.decode(before)
+
+    stored = session.history.active.tokens.materialize().tolist()
+    await made.turn(session, "a", first, "b")
+    assert prompts(made)[-1][: len(stored)] == stored
+    answer = await read(made, session)
+    assert answer["metadata"]["tito_session_mismatch"] == []
+
+    other = made.registry.create()
+    await made.turn(other, "a")
+    assert "01 Jan 2026" in renderer.decode(prompts(made)[-1])
+
+
+async def test_a_suffix_that_reads_the_date_has_that_of_the_session(bench):
+    dated = "{% if m.role == 'user' %}<|im_start|>system\n{{ strftime_now('%d %b %Y') }}<|im_end|>\n{% endif %}"
+    renderer = from_template(chatml(dated + turn()))
+    stop = tokenizer_of("chatml").convert_tokens_to_ids("<|im_end|>")
+    made = bench(*[sampled(renderer, said("hello"), stop)] * 2, renderer=renderer)
+    session = made.registry.create()
+    await made.turn(session, "a")
+    made.now += timedelta(days=1)
+    await made.turn(session, "a", said("hello"), "b")
+    assert renderer.decode(prompts(made)[-1]).count("31 Dec 2025") == 2
+    assert (await read(made, session))["metadata"]["tito_session_mismatch"] == []
 
 
 async def test_case_20_a_tool_result_that_comes_a_request_after_its_sibling(bench):

@@ -68,7 +68,7 @@ class SessionInspector:
         tools = path_of(active)[0].rendered_with.decoded_tools()
         kwargs = active.rendered_with.decoded_kwargs()
         try:
-            expected = self._renderer.canonical(active.path_messages(), tools=tools, kwargs=kwargs)
+            expected = self._renderer.canonical(active.path_messages(), tools=tools, kwargs=kwargs, now=session.created)
             return self._renderer.compare(expected, active.tokens.materialize(), active.sampled_mask(), kwargs=kwargs)
         except (InvalidRequest, TokenizationFailed) as error:
             # The text may quote the conversation.

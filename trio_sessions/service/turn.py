@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
@@ -231,13 +232,17 @@ class TurnPipeline:
         )
         if attachment.base is None:
             prompt = await self._offload(
-                lambda: self._renderer.render(attachment.appended, tools=prepared.tools, kwargs=kwargs),
+                lambda: self._renderer.render(
+                    attachment.appended, tools=prepared.tools, kwargs=kwargs, now=session.created
+                ),
                 size=weight,
             )
             extension = Extension(keep=0, token_ids=prompt)
         else:
             try:
-                extension = await self._offload(lambda: self._extend(attachment, stored, prepared, kwargs), size=weight)
+                extension = await self._offload(
+                    lambda: self._extend(attachment, stored, prepared, kwargs, now=session.created), size=weight
+                )
             except AppendRoleNotSupported:
                 session.history.settle_refused_role(attachment)
                 raise
@@ -258,6 +263,8 @@ class TurnPipeline:
         stored: TokenIds,
         prepared: PreparedRequest,
         kwargs: Mapping[str, Any],
+        *,
+        now: datetime,
     ) -> Extension:
         allowed = self._renderer.appendable_roles(kwargs)
         for index, message in enumerate(attachment.appended, start=len(attachment.stored)):
@@ -273,6 +280,7 @@ class TurnPipeline:
             appended=attachment.appended,
             tools=prepared.tools,
             kwargs=kwargs,
+            now=now,
         )
 
     def _commit(
