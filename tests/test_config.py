@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from trio_sessions.config import Settings
+from trio_sessions.core.history import SeamPolicy
 from trio_sessions.errors import ConfigurationError
 
 
@@ -42,6 +43,9 @@ def _nested(depth: int) -> dict[str, Any]:
         ("drain_timeout", float("inf"), "--drain-timeout"),
         ("host", "a\0b", "--host"),
         ("special_tokens_in_content", "deny", "--special-tokens-in-content"),
+        ("on_truncated", "keep", "--on-truncated"),
+        ("on_tools_change", "ignore", "--on-tools-change"),
+        ("tools_as", "openai", "--tools-as"),
         ("lora", "a\udcffb", "--lora"),
         ("chat_template_kwargs", {"x": "\ud800"}, "--chat-template-kwargs"),
         ("chat_template_kwargs", {"x": float("nan")}, "--chat-template-kwargs"),
@@ -53,6 +57,20 @@ def test_a_value_that_cannot_be_served_is_refused_by_its_option(field: str, valu
         Settings(**{field: value})
     assert option in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_branching_needs_the_mode_that_branches() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Settings(on_tools_change="branch")
+    assert str(refused.value) == (
+        "--on-tools-change branch needs --mode tree: --mode linear has one line of turns; use report or reject"
+    )
+
+
+def test_a_linear_session_closes_what_was_cut_unless_told_otherwise() -> None:
+    assert Settings().seam_policy == SeamPolicy(on_truncated="close", on_tools_change="report")
+    assert Settings(on_truncated="refuse").seam_policy.on_truncated == "refuse"
+    assert Settings(on_tools_change="reject").seam_policy.on_tools_change == "reject"
 
 
 def test_the_defaults_are_safe() -> None:

@@ -15,14 +15,25 @@ from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 from trio_sessions.core import json
+from trio_sessions.core.history import OnToolsChange, OnTruncated, SeamPolicy
 from trio_sessions.core.request import RequestPolicy
 from trio_sessions.errors import ConfigurationError
 
-__all__ = ["BUILTIN_TOKENIZER", "LogFormat", "LogLevel", "Mode", "Settings", "SpecialTokensInContent", "Store"]
+__all__ = [
+    "BUILTIN_TOKENIZER",
+    "LogFormat",
+    "LogLevel",
+    "Mode",
+    "Settings",
+    "SpecialTokensInContent",
+    "Store",
+    "ToolsAs",
+]
 
 Mode = Literal["linear", "tree"]
 Store = Literal["memory"]
 SpecialTokensInContent = Literal["allow", "escape", "reject"]
+ToolsAs = Literal["sglang", "given", "function"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
@@ -47,6 +58,14 @@ class Settings:
         chat_template_kwargs: launch defaults for the template's kwargs.
         special_tokens_in_content: what to do with a client's text that spells a control token: ``escape`` makes it
             ordinary text, ``allow`` leaves it a control token, ``reject`` refuses the request.
+        tools_as: form in which the template gets tool definitions: ``sglang`` as SGLang dumps them, ``given`` as the
+            client sent them, ``function`` the bare function objects.
+        on_truncated: what becomes of a request that extends a turn which ended at the length limit: ``close`` closes
+            the turn with ids that are never trained, ``refuse`` is a 409; None closes in linear mode and refuses in
+            tree mode.
+        on_tools_change: what becomes of a request whose tools or template kwargs are not those of the turn it extends:
+            ``report`` reuses the prefix and declares the change, ``reject`` is a 400, ``branch`` (tree mode) renders
+            anew under a new root.
         message_matcher: name of a built-in matcher or a dotted import path.
         routing_replay: ask the engine for routed experts and keep them.
         indexer_replay: ask the engine for indexer choices and keep them.
@@ -72,6 +91,9 @@ class Settings:
     chat_template: Path | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     special_tokens_in_content: SpecialTokensInContent = "escape"
+    tools_as: ToolsAs = "sglang"
+    on_truncated: OnTruncated | None = None
+    on_tools_change: OnToolsChange = "report"
     message_matcher: str = "strict"
     routing_replay: bool = False
     indexer_replay: bool = False
@@ -98,6 +120,23 @@ class Settings:
         _require(
             self.special_tokens_in_content in get_args(SpecialTokensInContent),
             f"--special-tokens-in-content must be allow, escape or reject, got {self.special_tokens_in_content}",
+        )
+        _require(
+            self.tools_as in get_args(ToolsAs),
+            f"--tools-as must be sglang, given or function, got {self.tools_as}",
+        )
+        _require(
+            self.on_truncated is None or self.on_truncated in get_args(OnTruncated),
+            f"--on-truncated must be refuse or close, got {self.on_truncated}",
+        )
+        _require(
+            self.on_tools_change in get_args(OnToolsChange),
+            f"--on-tools-change must be report, branch or reject, got {self.on_tools_change}",
+        )
+        _require(
+            self.on_tools_change != "branch" or self.mode == "tree",
+            f"--on-tools-change branch needs --mode tree: --mode {self.mode} has one line of turns; "
+            "use report or reject",
         )
         _require_between("--engine-timeout", self.engine_timeout, 0.001, _MOST_SECONDS)
         _require_between("--max-body-mb", self.max_body_mb, 0.0001, _MOST_MIB)
@@ -136,6 +175,12 @@ class Settings:
             incremental_replay=self.incremental_replay,
             lora=self.lora,
         )
+
+    @property
+    def seam_policy(self) -> SeamPolicy:
+        """What these settings want where a request extends a stored turn."""
+        by_mode: OnTruncated = "close" if self.mode == "linear" else "refuse"
+        return SeamPolicy(on_truncated=self.on_truncated or by_mode, on_tools_change=self.on_tools_change)
 
 
 def _require(holds: bool, otherwise: str) -> None:

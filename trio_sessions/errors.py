@@ -18,11 +18,13 @@ __all__ = [
     "MatcherFailed",
     "NotProxied",
     "PrefixMismatch",
+    "RenderingChanged",
     "RollbackRefused",
     "ServerDraining",
     "SessionError",
     "SessionNotFound",
     "TokenizationFailed",
+    "TruncatedGeneration",
 ]
 
 
@@ -80,6 +82,18 @@ class AppendRoleNotSupported(InvalidRequest):
     """An appended message has a role that the chat template does not render after an assistant."""
 
     code: ClassVar[str] = "append_role_not_supported"
+
+
+class RenderingChanged(InvalidRequest):
+    """The request has other tools or template kwargs than the turn it extends, and the launch forbids that."""
+
+    code: ClassVar[str] = "rendering_changed"
+
+
+class TruncatedGeneration(InvalidRequest):
+    """The turn to extend ended at the length limit, and the launch forbids extending it."""
+
+    code: ClassVar[str] = "truncated_generation"
 
 
 class MatcherFailed(SessionError):

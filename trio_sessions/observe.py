@@ -16,6 +16,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from trio_sessions.config import LogFormat, LogLevel
+from trio_sessions.core.boundary import BoundaryKind
 
 __all__ = ["METRICS_CONTENT_TYPE", "LogWriter", "Metrics", "TurnOutcome", "configure_logging"]
 
@@ -81,6 +82,15 @@ class Metrics:
             ["type"],
             registry=self.registry,
         )
+
+        self.boundary_events = Counter(
+            "trio_sessions_boundary_events",
+            "What was declared at the seams before committed turns.",
+            ["kind"],
+            registry=self.registry,
+        )
+        for kind in get_args(BoundaryKind):
+            self.boundary_events.labels(kind)
 
     def count_turn(self, outcome: TurnOutcome) -> None:
         """One more turn ended with ``outcome``."""

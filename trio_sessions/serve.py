@@ -106,6 +106,7 @@ def _load_renderer(settings: Settings) -> Renderer:
         chat_template=settings.chat_template,
         chat_template_kwargs=settings.chat_template_kwargs,
         special_tokens=settings.special_tokens_in_content,
+        tools_as=settings.tools_as,
     )
 
 

@@ -18,6 +18,7 @@ from trio_sessions.core.history import (
     Attachment,
     Checkpoint,
     LinearHistory,
+    RenderedWith,
     TurnRecord,
     path_of,
 )
@@ -40,18 +41,28 @@ def tool(content="t"):
 
 
 def checkpoint_of(
-    attachment: Attachment, said: dict[str, object], *, keep=None, suffix=(1,), sampled=(2,), synthetic=0
+    attachment: Attachment,
+    said: dict[str, object],
+    *,
+    keep=None,
+    suffix=(1,),
+    sampled=(2,),
+    synthetic=0,
+    rendered_with=RenderedWith.of(None, {}),  # noqa: B008 - immutable
+    finish_reason="stop",
 ) -> Checkpoint:
     """What the pipeline commits for a turn."""
     return attachment.checkpoint(
         keep=len(attachment.tokens) if keep is None else keep,
         suffix=as_token_ids(suffix),
         synthetic=synthetic,
+        rendered_with=rendered_with,
+        events=(),
         completion=Completion(
             token_ids=as_token_ids(sampled),
             log_probs=np.zeros(len(sampled)),
             message=said,
-            finish_reason="stop",
+            finish_reason=finish_reason,
             response_id=None,
         ),
         record=TurnRecord(
@@ -112,7 +123,7 @@ class _Turn:
 
     stored: list[dict[str, object]]  # all messages so far, the sampled one last
     ids: list[int]
-    sampled: list[bool]
+    origins: list[int]
     prompt: list[int]
     request: list[dict[str, object]]
 
@@ -139,7 +150,7 @@ class LinearMachine(RuleBasedStateMachine):
     def first_turn(self, request, said):
         attachment = self.history.attach(request, strict)
         self.pending.append(_Pending(attachment, [], 0, request))
-        self._commit(self.pending.pop(), said, [1, 2], [3, 4], dropped=0)
+        self._commit(self.pending.pop(), said, [1, 2], [3, 4], dropped=0, closers=0)
 
     def _stored(self) -> list[dict[str, object]]:
         return self.line[-1].stored if self.line else []
@@ -198,11 +209,12 @@ class LinearMachine(RuleBasedStateMachine):
         suffix=token_ids(max_size=3),
         sampled=token_ids(max_size=3),
         dropped=st.integers(0, 1),
+        closers=st.integers(0, 2),
     )
-    def whole_turn(self, data, said, suffix, sampled, dropped):
+    def whole_turn(self, data, said, suffix, sampled, dropped, closers):
         pending = self._attach(data)
         if pending is not None:
-            self._commit(pending, said, suffix, sampled, dropped)
+            self._commit(pending, said, suffix, sampled, dropped, closers)
 
     @precondition(lambda self: self.pending)
     @rule(
@@ -211,8 +223,9 @@ class LinearMachine(RuleBasedStateMachine):
         suffix=token_ids(max_size=3),
         sampled=token_ids(max_size=3),
         dropped=st.integers(0, 1),
+        closers=st.integers(0, 2),
     )
-    def engine_answers(self, data, said, suffix, sampled, dropped):
+    def engine_answers(self, data, said, suffix, sampled, dropped, closers):
         pending = self.pending.pop(data.draw(st.integers(0, len(self.pending) - 1), label="which"))
         stale = pending.version != self.version
         assert self.history.is_stale(pending.attachment) is stale
@@ -222,7 +235,7 @@ class LinearMachine(RuleBasedStateMachine):
                 self.history.commit(pending.attachment, checkpoint_of(pending.attachment, assistant(said)))
             assert self.history.active is before
         else:
-            self._commit(pending, said, suffix, sampled, dropped)
+            self._commit(pending, said, suffix, sampled, dropped, closers)
 
     @precondition(lambda self: self.pending)
     @rule(data=st.data())
@@ -239,11 +252,14 @@ class LinearMachine(RuleBasedStateMachine):
             self.line = pending.line
             self.version += 1
 
-    def _commit(self, pending, said, suffix, sampled, dropped):
+    def _commit(self, pending, said, suffix, sampled, dropped, closers):
+        closers = min(closers, len(suffix)) if pending.line else 0
         last = pending.line[-1] if pending.line else _Turn([], [], [], [], [])
         keep = max(len(last.ids) - dropped, 0)
         message = assistant(said)
-        checkpoint = checkpoint_of(pending.attachment, message, keep=keep, suffix=suffix, sampled=sampled)
+        checkpoint = checkpoint_of(
+            pending.attachment, message, keep=keep, suffix=suffix, sampled=sampled, synthetic=closers
+        )
         discarded = len(self.line) - len(pending.line)
         assert discarded <= 1
         self.history.commit(pending.attachment, checkpoint)
@@ -252,7 +268,7 @@ class LinearMachine(RuleBasedStateMachine):
         turn = _Turn(
             stored=[*last.stored, *appended, message],
             ids=prompt + sampled,
-            sampled=last.sampled[:keep] + [False] * len(suffix) + [True] * len(sampled),
+            origins=last.origins[:keep] + [2] * closers + [0] * (len(suffix) - closers) + [1] * len(sampled),
             prompt=prompt,
             request=pending.request,
         )
@@ -286,11 +302,12 @@ class LinearMachine(RuleBasedStateMachine):
             assert sent.fields == b'{"logprobs":true}'
 
     @invariant()
-    def the_mask_is_what_was_sampled(self):
+    def every_id_has_its_origin(self):
         for checkpoint, turn in zip(path_of(self.history.active), self.line, strict=True):
-            mask = checkpoint.sampled_mask()
-            assert mask.dtype == np.bool_
-            assert mask.tolist() == turn.sampled
+            origins, mask = checkpoint.origins(), checkpoint.sampled_mask()
+            assert (origins.dtype, mask.dtype) == (np.uint8, np.bool_)
+            assert origins.tolist() == turn.origins
+            assert mask.tolist() == [origin == 1 for origin in turn.origins]
 
 
 TestLinearMachine = LinearMachine.TestCase

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -21,15 +22,21 @@ from trio_sessions.web.dialects.chat import ChatDialect
 
 
 class Bench:
-    """A gateway on a test bench."""
+    """A gateway on a test bench.
+
+    Attributes:
+        now: the wall clock of new sessions.
+    """
 
     def __init__(self, engine: Engine, renderer: Renderer, **settings: Any) -> None:
         numbers = itertools.count(1)
+        self.now = datetime(2025, 12, 31, 23, 59)
         self.gateway = Gateway(
             Settings(engine="http://unused", **settings),
             engine=engine,
             renderer=renderer,
             clock=lambda: 1000.0,
+            now=lambda: self.now,
             new_id=lambda: f"{next(numbers):032x}",
         )
         self.registry = self.gateway.registry

@@ -30,7 +30,9 @@ class ModelTurn:
     messages: list[Message]
     ids: list[int]
     prompt: list[int]
+    origins: list[int]
     closers: int
+    events: list[tuple[str, int]]
     request: dict[str, Any]
     response: dict[str, Any]
     request_timestamp: float
@@ -48,6 +50,7 @@ class ModelPlan:
     messages: list[Message]
     prompt: list[int]
     closers: int
+    events: list[tuple[str, int]]
     request: dict[str, Any]
 
 
@@ -116,8 +119,27 @@ class ModelSession:
             messages=stored + appended,
             prompt=prompt,
             closers=len(closers),
+            events=self._events(self.turns[keep - 1], len(closers), appended, kwargs) if keep else [],
             request=sent,
         )
+
+    def _events(
+        self, before: ModelTurn, closers: int, appended: list[Message], kwargs: dict[str, Any]
+    ) -> list[tuple[str, int]]:
+        """What is to be declared before a turn, as kind and position. No turn of the model calls a tool."""
+        end = len(before.ids)
+        results = next((i for i, message in enumerate(appended) if message["role"] != "tool"), len(appended))
+        return [
+            *[("turn_closed", end)] * (closers > 0),
+            *[("template_kwargs_changed", end)] * (before.request.get("chat_template_kwargs", {}) != kwargs),
+            *[("late_tool_result", end + closers)] * results,
+        ]
+
+    def _origins(self, plan: ModelPlan, sampled: int) -> list[int]:
+        """0 for an id of the template, 1 for a sampled one, 2 for a close."""
+        before = self.turns[plan.keep - 1].origins if plan.keep else []
+        rendered = len(plan.prompt) - len(before) - plan.closers
+        return before + [2] * plan.closers + [0] * rendered + [1] * sampled
 
     def commit(self, plan: ModelPlan, response: dict[str, Any], *, arrived: float, now: float) -> str:
         """Take a usable answer; returns the turn's outcome."""
@@ -132,7 +154,9 @@ class ModelSession:
                 messages=[*plan.messages, choice["message"]],
                 ids=plan.prompt + sampled,
                 prompt=plan.prompt,
+                origins=self._origins(plan, len(sampled)),
                 closers=plan.closers,
+                events=plan.events,
                 request=plan.request,
                 response=response,
                 request_timestamp=arrived,

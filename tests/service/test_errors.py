@@ -21,10 +21,12 @@ CODES = {
     "MatcherFailed": ("matcher_failed", 500),
     "NotProxied": ("not_proxied", 404),
     "PrefixMismatch": ("prefix_mismatch", 500),
+    "RenderingChanged": ("rendering_changed", 400),
     "RollbackRefused": ("rollback_refused", 400),
     "ServerDraining": ("server_draining", 503),
     "SessionNotFound": ("session_not_found", 404),
     "TokenizationFailed": ("tokenization_failed", 500),
+    "TruncatedGeneration": ("truncated_generation", 409),
 }
 
 

@@ -6,7 +6,7 @@ import itertools
 import json
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import trio
@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.service.model import ModelPlan, ModelSession, Refused, spell, text_of
 from trio_sessions.config import Settings
+from trio_sessions.core.boundary import BoundaryKind
 from trio_sessions.core.history import path_of
 from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.errors import BadEngineAnswer, EngineUnreachable, SessionNotFound
@@ -119,6 +120,7 @@ class GatewayMachine(RuleBasedStateMachine):
         self.locks: dict[str, tuple[trio.Event, DrivenTask[None]]] = {}
         self.outcomes: Counter[str] = Counter()
         self.totals: Counter[str] = Counter()
+        self.declared: Counter[str] = Counter()
         self.mismatches = 0
         self.numbers = itertools.count(1)
         self.sampled = itertools.count(1)
@@ -167,6 +169,8 @@ class GatewayMachine(RuleBasedStateMachine):
             assert [finding["type"] for finding in findings] == ["assistant_text"] * differs
             self.mismatches += differs and not model.turns[-1].compared
             model.turns[-1].compared = True
+        declared = [(event["turn"], event["kind"], event["position"]) for event in _events(answer)]
+        assert declared == [(number, *event) for number, turn in enumerate(model.turns) for event in turn.events]
         assert answer == {
             "session_id": model.id,
             "records": [
@@ -501,6 +505,7 @@ class GatewayMachine(RuleBasedStateMachine):
             self.totals["sampled_tokens"] += len(flight.session.ids) - len(plan.prompt)
             self.totals["rollbacks"] += plan.discards
             self.totals["synthetic_tokens"] += plan.closers
+            self.declared.update(kind for kind, _ in plan.events)
         self._finished(flight, outcome)
 
     def _cancelled(self, flight: Flight) -> None:
@@ -546,6 +551,8 @@ class GatewayMachine(RuleBasedStateMachine):
                 stored = checkpoint.tokens.materialize().tolist()
                 assert stored == turn.ids
                 assert (checkpoint.prompt_length, checkpoint.synthetic) == (len(turn.prompt), turn.closers)
+                assert checkpoint.origins().tolist() == turn.origins
+                assert [(event.kind, event.position) for event in checkpoint.events] == turn.events
 
     @invariant()
     def no_session_has_ids_of_another(self) -> None:
@@ -566,6 +573,8 @@ class GatewayMachine(RuleBasedStateMachine):
         assert value("trio_sessions_sessions_open") == sum(not model.closed for model, _ in self.sessions)
         for name in ("prompt_tokens", "sampled_tokens", "rollbacks", "synthetic_tokens", "replaced_tokens"):
             assert value(f"trio_sessions_{name}_total") == self.totals[name]
+        for kind in get_args(BoundaryKind):
+            assert value("trio_sessions_boundary_events_total", {"kind": kind}) == self.declared[kind]
         assert (value("trio_sessions_mismatches_total", {"type": "assistant_text"}) or 0) == self.mismatches
 
     @invariant()
@@ -611,6 +620,13 @@ class GatewayMachine(RuleBasedStateMachine):
                 self._finished(flight, "cancelled")
         drained.result()
         assert not self.flights
+
+
+def _events(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """Takes the declared events out of the metadata; there is no empty list of them."""
+    events = answer["metadata"].pop("boundary_events", None)
+    assert events != []
+    return events or []
 
 
 async def _hold(session: Session, release: trio.Event) -> None:

@@ -61,8 +61,8 @@ class _Canonical(ToyRenderer):
         self.error = error
         self.asked = []
 
-    def canonical(self, messages, *, tools, kwargs):
-        self.asked.append((list(messages), tools, kwargs))
+    def canonical(self, messages, *, tools, kwargs, now=None):
+        self.asked.append((list(messages), tools, kwargs, now))
         if self.error is not None:
             raise self.error
         return super().canonical(messages, tools=tools, kwargs=kwargs)
@@ -87,17 +87,17 @@ async def test_a_defect_of_the_comparison_is_not_hidden(bench):
         await _read(made, session)
 
 
-async def test_the_comparison_is_asked_with_what_the_last_turn_was_rendered_with(bench):
+async def test_the_comparison_is_asked_with_the_first_tools_the_last_kwargs_and_the_sessions_date(bench):
     renderer = _Canonical()
     made = bench(renderer=renderer)
     session = made.registry.create()
     tools = [{"type": "function", "function": {"name": "f"}}]
-    await made.turn(session, "a", tools=[], chat_template_kwargs={"x": 1})
-    await made.turn(session, "a", SAID, "b", tools=tools, chat_template_kwargs={"x": 2})
+    await made.turn(session, "a", tools=tools, chat_template_kwargs={"x": 1})
+    await made.turn(session, "a", SAID, "b", tools=[], chat_template_kwargs={"x": 2})
     await _read(made, session)
-    [(messages, asked_tools, kwargs)] = renderer.asked
+    [(messages, asked_tools, kwargs, now)] = renderer.asked
     assert [message["content"] for message in messages] == ["a", "ok", "b", "ok"]
-    assert (asked_tools, kwargs) == (tools, {"x": 2})
+    assert (asked_tools, kwargs, now) == (tools, {"x": 2}, session.created)
 
 
 async def test_mismatches_are_counted_once_for_each_checkpoint(bench):
@@ -145,7 +145,7 @@ class _SlowComparison(ToyRenderer):
         super().__init__()
         self.began, self.gate = trio.Event(), threading.Event()
 
-    def canonical(self, messages, *, tools, kwargs):
+    def canonical(self, messages, *, tools, kwargs, now=None):
         trio.from_thread.run_sync(self.began.set)
         assert self.gate.wait(10)
         return super().canonical(messages, tools=tools, kwargs=kwargs)

@@ -157,17 +157,17 @@ class _Failing(ToyRenderer):
         if method == self._method:
             raise self._kind(f"cannot render {messages}")
 
-    def render(self, messages, *, tools, kwargs):
+    def render(self, messages, *, tools, kwargs, now=None):
         self._fail("render", messages)
         return super().render(messages, tools=tools, kwargs=kwargs)
 
-    def extend(self, stored_ids, *, stored_messages, appended, tools, kwargs):
+    def extend(self, stored_ids, *, stored_messages, appended, tools, kwargs, now=None):
         self._fail("extend", stored_messages)
         return super().extend(
             stored_ids, stored_messages=stored_messages, appended=appended, tools=tools, kwargs=kwargs
         )
 
-    def canonical(self, messages, *, tools, kwargs):
+    def canonical(self, messages, *, tools, kwargs, now=None):
         self._fail("canonical", messages)
         return super().canonical(messages, tools=tools, kwargs=kwargs)
 
@@ -200,7 +200,7 @@ async def test_a_conversation_that_cannot_be_compared_is_not_quoted(bench, logs,
 class _Forgetful(ToyRenderer):
     """Breaks the promise to keep the stored ids."""
 
-    def extend(self, stored_ids, *, stored_messages, appended, tools, kwargs):
+    def extend(self, stored_ids, *, stored_messages, appended, tools, kwargs, now=None):
         return Extension(keep=len(stored_ids) - 1, token_ids=np.array([1, 2], dtype=np.int32))
 
 

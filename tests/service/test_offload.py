@@ -87,7 +87,7 @@ class _SlowRenderer(ToyRenderer):
         self.gate = threading.Event()
         self.began = trio.Event()
 
-    def render(self, messages, *, tools, kwargs):
+    def render(self, messages, *, tools, kwargs, now=None):
         if self.weight(messages, tools=tools, kwargs=kwargs) >= LONG_BYTES:
             trio.from_thread.run_sync(self.began.set)
             assert self.gate.wait(PATIENCE)

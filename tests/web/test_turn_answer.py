@@ -394,7 +394,7 @@ class TestRecords:
 class Uncomparable(ToyRenderer):
     """Cannot say how the template would spell a conversation."""
 
-    def canonical(self, messages: Any, *, tools: Any, kwargs: Any) -> Any:
+    def canonical(self, messages: Any, *, tools: Any, kwargs: Any, now: Any = None) -> Any:
         raise TokenizationFailed("no canonical rendering")
 
 

@@ -163,7 +163,7 @@ class WithDefaults(ToyRenderer):
     def effective_kwargs(self, requested: Any) -> dict[str, Any]:
         return {**self.defaults, **requested}
 
-    def render(self, messages: Any, *, tools: Any, kwargs: Any) -> Any:
+    def render(self, messages: Any, *, tools: Any, kwargs: Any, now: Any = None) -> Any:
         shown = {"role": "system", "content": json.dumps(kwargs, sort_keys=True)}
         return super().render([shown, *messages], tools=tools, kwargs=kwargs)
 
@@ -184,7 +184,7 @@ async def test_kwargs_of_the_request_win_over_the_launch_defaults_for_that_turn(
 class Picky(ToyRenderer):
     """Refuses conversations as a template does."""
 
-    def render(self, messages: Any, *, tools: Any, kwargs: Any) -> Any:
+    def render(self, messages: Any, *, tools: Any, kwargs: Any, now: Any = None) -> Any:
         raise InvalidRequest("the chat template refused the messages: roles must alternate")
 
 

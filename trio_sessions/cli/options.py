@@ -12,7 +12,8 @@ from typing import Any, Final, get_args
 
 from trio_sessions.cli import kinds
 from trio_sessions.cli.kinds import Kind
-from trio_sessions.config import BUILTIN_TOKENIZER, LogFormat, LogLevel, Settings
+from trio_sessions.config import BUILTIN_TOKENIZER, LogFormat, LogLevel, Settings, ToolsAs
+from trio_sessions.core.history import OnToolsChange, OnTruncated
 from trio_sessions.errors import ConfigurationError
 
 __all__ = [
@@ -162,6 +163,25 @@ SERVE_OPTIONS: Final = (
         kinds.text("allow|escape|reject"),
         "Text of a client that spells a control token: escape makes it ordinary text, allow leaves it a control token, "
         "reject refuses the request.",
+    ),
+    _setting(
+        "tools_as",
+        kinds.choice(get_args(ToolsAs)),
+        "Form in which the chat template gets tool definitions: sglang as SGLang dumps them, given as the client sent "
+        "them, function the bare function objects.",
+    ),
+    _setting(
+        "on_truncated",
+        kinds.choice(get_args(OnTruncated)),
+        "A request that extends a turn which ended at the length limit: close closes the turn with ids that are never "
+        "trained, refuse answers 409.",
+        unset="the mode's rule: linear closes, tree refuses",
+    ),
+    _setting(
+        "on_tools_change",
+        kinds.choice(get_args(OnToolsChange)),
+        "A request whose tools or template kwargs are not those of the turn it extends: report reuses the prefix and "
+        "declares the change, reject answers 400, branch (tree mode only) renders anew under a new root.",
     ),
     _setting(
         "message_matcher",

@@ -65,14 +65,15 @@ def late_tool_results(
         position: where ``appended`` starts in the prompt.
     """
     calls = stored[-1].get("tool_calls") if stored else None
-    known = {call.get("id") for call in calls or () if isinstance(call, Mapping)}
+    called = [call.get("id") for call in calls or () if isinstance(call, Mapping)]
     late = []
     for index, message in enumerate(appended, start=len(stored)):
         if message.get("role") != "tool":
             break
-        # A result without an id answers whatever was called last.
-        answers = message.get("tool_call_id") in known if message.get("tool_call_id") else bool(known)
-        if not answers:
+        answered = message.get("tool_call_id")
+        # A result without an id answers whatever was called last, a call without one is answered by any result. Ids
+        # are what an engine and a client sent: nothing says that they are text.
+        if not any(not answered or not call_id or call_id == answered for call_id in called):
             late.append(index)
     return tuple(
         BoundaryEvent("late_tool_result", position, f"message {index} answers no call of the turn before it")

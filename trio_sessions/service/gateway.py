@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from datetime import datetime
 
 from trio_sessions.config import Settings
 from trio_sessions.core.history import LinearHistory
@@ -29,6 +30,7 @@ class Gateway:
         engine: samples turns.
         renderer: messages to ids.
         clock: wall clock, seconds since the epoch.
+        now: wall clock, local time, for templates that read it; naive, as what transformers gives them.
         new_id: draws ids, 32 lowercase hex digits.
 
     Raises:
@@ -42,13 +44,14 @@ class Gateway:
         engine: Engine,
         renderer: Renderer,
         clock: Callable[[], float] = time.time,
+        now: Callable[[], datetime] = datetime.now,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         offloader = Offloader()
         self.settings = settings
         self.instance_id = settings.instance_id or new_id()
         self.metrics = Metrics()
-        self.registry = SessionRegistry(new_history=LinearHistory, new_id=new_id, metrics=self.metrics)
+        self.registry = SessionRegistry(new_history=LinearHistory, new_id=new_id, now=now, metrics=self.metrics)
         self.inspector = SessionInspector(renderer=renderer, metrics=self.metrics, offloader=offloader)
         self.proxy = EngineProxy(engine, registry=self.registry, offloader=offloader, open_proxy=settings.open_proxy)
         self.turns = TurnPipeline(
@@ -57,6 +60,7 @@ class Gateway:
             renderer=renderer,
             matcher=resolve_matcher(settings.message_matcher),
             policy=settings.request_policy,
+            seams=settings.seam_policy,
             metrics=self.metrics,
             clock=clock,
             offloader=offloader,

@@ -34,7 +34,7 @@ class SessionInspector:
         active = session.history.active
         # Comparing renders the whole conversation, so only an empty session is described on the event loop.
         size = 0 if active is None else LONG_BYTES
-        mismatches = await self._offload(lambda: self._mismatches(session.id, active), size=size)
+        mismatches = await self._offload(lambda: self._mismatches(session, active), size=size)
         self._count(session, active, mismatches)
         return await self._offload(lambda: self._render(session.id, active, mismatches), size=size)
 
@@ -44,30 +44,36 @@ class SessionInspector:
             metadata["tito_session_mismatch"] = [mismatch.to_json() for mismatch in mismatches]
         metadata["accumulated_token_ids"] = [] if active is None else active.tokens.materialize().tolist()
         metadata["max_trim_tokens"] = self._renderer.max_trim_tokens
+        path = path_of(active)
+        if events := [
+            {"turn": turn, **event.to_json()} for turn, checkpoint in enumerate(path) for event in checkpoint.events
+        ]:
+            metadata["boundary_events"] = events
         return b"".join(
             (
                 b'{"session_id":',
                 json.encode(session_id),
                 b',"records":[',
-                b",".join(_record(checkpoint) for checkpoint in path_of(active)),
+                b",".join(_record(checkpoint) for checkpoint in path),
                 b'],"metadata":',
                 json.encode(metadata),
                 b"}",
             )
         )
 
-    def _mismatches(self, session_id: str, active: Checkpoint | None) -> list[Mismatch] | None:
+    def _mismatches(self, session: Session, active: Checkpoint | None) -> list[Mismatch] | None:
         if active is None:
             return None
-        fields = json.decode(active.record.request_fields)
-        kwargs = fields.get("chat_template_kwargs") or {}
+        # Tools are written once, at the head of the prompt: those that came later are no part of it.
+        tools = path_of(active)[0].rendered_with.decoded_tools()
+        kwargs = active.rendered_with.decoded_kwargs()
         try:
-            expected = self._renderer.canonical(active.path_messages(), tools=fields.get("tools"), kwargs=kwargs)
+            expected = self._renderer.canonical(active.path_messages(), tools=tools, kwargs=kwargs, now=session.created)
             return self._renderer.compare(expected, active.tokens.materialize(), active.sampled_mask(), kwargs=kwargs)
         except (InvalidRequest, TokenizationFailed) as error:
             # The text may quote the conversation.
-            _log.warning("cannot compare with the canonical rendering", session=session_id, code=error.code)
-            _log.debug("cannot compare with the canonical rendering", session=session_id, error=str(error))
+            _log.warning("cannot compare with the canonical rendering", session=session.id, code=error.code)
+            _log.debug("cannot compare with the canonical rendering", session=session.id, error=str(error))
             return None
 
     def _count(self, session: Session, active: Checkpoint | None, mismatches: list[Mismatch] | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 
 import trio
 
@@ -22,12 +23,21 @@ class SessionRegistry:
     Args:
         new_history: makes the history of a new session; the mode decides which.
         new_id: draws a session id, 32 lowercase hex digits.
+        now: wall clock, local time.
         metrics: where open sessions and running turns are shown.
     """
 
-    def __init__(self, *, new_history: Callable[[], History], new_id: Callable[[], str], metrics: Metrics) -> None:
+    def __init__(
+        self,
+        *,
+        new_history: Callable[[], History],
+        new_id: Callable[[], str],
+        now: Callable[[], datetime],
+        metrics: Metrics,
+    ) -> None:
         self._new_history = new_history
         self._new_id = new_id
+        self._now = now
         self._metrics = metrics
         self._sessions: dict[str, Session] = {}
         # Deleted sessions may still have turns at the engine, so running turns are counted apart.
@@ -44,7 +54,7 @@ class SessionRegistry:
         """
         if self._draining:
             raise ServerDraining("the server is shutting down and takes no more sessions")
-        session = Session(self._new_id(), self._new_history())
+        session = Session(self._new_id(), self._new_history(), created=self._now())
         self._sessions[session.id] = session
         self._metrics.sessions_open.set(len(self._sessions))
         return session

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from weakref import WeakSet
 
 import trio
@@ -19,13 +20,16 @@ class Session:
 
     Attributes:
         id: 32 lowercase hex digits.
+        created: local time; a template that reads the clock is told this on every turn, so that midnight changes no
+            prompt.
         history: changed only while ``lock`` is held.
         lock: held to prepare and to commit a turn, never during an engine call.
         compared: checkpoints whose mismatches were counted, so that reading twice does not count twice.
     """
 
-    def __init__(self, session_id: str, history: History) -> None:
+    def __init__(self, session_id: str, history: History, *, created: datetime) -> None:
         self.id = session_id
+        self.created = created
         self.history = history
         self.lock = trio.Lock()
         self.compared: WeakSet[Checkpoint] = WeakSet()

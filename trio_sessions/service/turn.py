@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,8 +17,9 @@ import structlog
 import trio
 
 from trio_sessions.core import json
+from trio_sessions.core.boundary import BoundaryEvent
 from trio_sessions.core.completion import Completion, extract_completion
-from trio_sessions.core.history import Attachment, Checkpoint, TurnRecord
+from trio_sessions.core.history import Attachment, Checkpoint, RenderedWith, SeamPolicy, TurnRecord, decide_seam
 from trio_sessions.core.messages import Matcher
 from trio_sessions.core.prefix import assert_pretokenized_prefix
 from trio_sessions.core.request import EngineRequest, PreparedRequest, RequestPolicy, prepare_chat_request
@@ -77,6 +79,8 @@ class _Plan:
     attachment: Attachment
     stored: TokenIds
     extension: Extension
+    rendered_with: RenderedWith
+    events: tuple[BoundaryEvent, ...]
     request: EngineRequest
 
 
@@ -98,6 +102,7 @@ class TurnPipeline:
         renderer: messages to ids.
         matcher: decides whether replayed history is the stored one.
         policy: what the launch adds to every request.
+        seams: what the launch wants where a request extends a stored turn.
         metrics: counters and histograms.
         clock: wall clock for records, seconds since the epoch.
         offloader: threads for long computations.
@@ -111,6 +116,7 @@ class TurnPipeline:
         renderer: Renderer,
         matcher: Matcher,
         policy: RequestPolicy,
+        seams: SeamPolicy,
         metrics: Metrics,
         clock: Callable[[], float],
         offloader: Offloader,
@@ -120,6 +126,7 @@ class TurnPipeline:
         self._renderer = renderer
         self._matcher = matcher
         self._policy = policy
+        self._seams = seams
         self._metrics = metrics
         self._clock = clock
         self._offload = offloader.run
@@ -212,28 +219,52 @@ class TurnPipeline:
 
     async def _plan(self, session: Session, prepared: PreparedRequest, *, size: int) -> _Plan:
         # The lock is held, so that the history stays as it is while a thread looks at it.
-        attachment = await self._offload(lambda: session.history.attach(prepared.messages, self._matcher), size=size)
+        found = await self._offload(lambda: session.history.attach(prepared.messages, self._matcher), size=size)
         kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
+        seam = await self._offload(
+            lambda: decide_seam(found, prepared.messages, RenderedWith.of(prepared.tools, kwargs), self._seams),
+            size=size,
+        )
+        attachment = seam.attachment
         stored = attachment.tokens.materialize()
-        weight = self._renderer.weight(attachment.appended, tools=prepared.tools, kwargs=kwargs)
+        weight = self._renderer.weight(
+            attachment.appended, stored=attachment.stored, tools=prepared.tools, kwargs=kwargs
+        )
         if attachment.base is None:
             prompt = await self._offload(
-                lambda: self._renderer.render(attachment.appended, tools=prepared.tools, kwargs=kwargs),
+                lambda: self._renderer.render(
+                    attachment.appended, tools=prepared.tools, kwargs=kwargs, now=session.created
+                ),
                 size=weight,
             )
             extension = Extension(keep=0, token_ids=prompt)
         else:
             try:
-                extension = await self._offload(lambda: self._extend(attachment, stored, prepared, kwargs), size=weight)
+                extension = await self._offload(
+                    lambda: self._extend(attachment, stored, prepared, kwargs, now=session.created), size=weight
+                )
             except AppendRoleNotSupported:
                 session.history.settle_refused_role(attachment)
                 raise
         input_ids = np.concatenate([stored[: extension.keep], extension.token_ids])
         request = prepared.engine_request(input_ids, template_kwargs=kwargs, stored_tokens=len(stored))
-        return _Plan(attachment=attachment, stored=stored, extension=extension, request=request)
+        return _Plan(
+            attachment=attachment,
+            stored=stored,
+            extension=extension,
+            rendered_with=seam.rendered_with,
+            events=seam.events(keep=extension.keep, synthetic=extension.synthetic, rendered=extension.events),
+            request=request,
+        )
 
     def _extend(
-        self, attachment: Attachment, stored: TokenIds, prepared: PreparedRequest, kwargs: Mapping[str, Any]
+        self,
+        attachment: Attachment,
+        stored: TokenIds,
+        prepared: PreparedRequest,
+        kwargs: Mapping[str, Any],
+        *,
+        now: datetime,
     ) -> Extension:
         allowed = self._renderer.appendable_roles(kwargs)
         for index, message in enumerate(attachment.appended, start=len(attachment.stored)):
@@ -249,6 +280,7 @@ class TurnPipeline:
             appended=attachment.appended,
             tools=prepared.tools,
             kwargs=kwargs,
+            now=now,
         )
 
     def _commit(
@@ -280,6 +312,10 @@ class TurnPipeline:
         self._metrics.rollbacks.inc(plan.attachment.discards)
         self._metrics.synthetic_tokens.inc(plan.extension.synthetic)
         self._metrics.replaced_tokens.inc(kept.trimmed)
+        for event in plan.events:
+            # The detail may name what the client sent.
+            log.info("boundary event", kind=event.kind)
+            self._metrics.boundary_events.labels(event.kind).inc()
         return "committed"
 
     def _checkpoint(self, request: TurnRequest, plan: _Plan, digest: _Digest, arrived: float) -> Checkpoint:
@@ -287,6 +323,8 @@ class TurnPipeline:
             keep=plan.extension.keep,
             suffix=plan.extension.token_ids,
             synthetic=plan.extension.synthetic,
+            rendered_with=plan.rendered_with,
+            events=plan.events,
             completion=digest.completion,
             record=TurnRecord(
                 timestamp=self._clock(),

@@ -16,6 +16,7 @@ from trio_sessions.errors import (
     SessionError,
     SessionNotFound,
     TokenizationFailed,
+    TruncatedGeneration,
 )
 from trio_sessions.service.turn import Reply
 
@@ -23,6 +24,7 @@ __all__ = ["STATUS", "error_reply", "status_of"]
 
 STATUS: Final[Mapping[type[SessionError], int]] = {
     InvalidRequest: 400,
+    TruncatedGeneration: 409,
     SessionNotFound: 404,
     NotProxied: 404,
     MatcherFailed: 500,

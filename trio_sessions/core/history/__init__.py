@@ -2,6 +2,8 @@
 
 from trio_sessions.core.history.base import Attachment, Checkpoint, History, TurnRecord, path_of
 from trio_sessions.core.history.linear import MAX_ASSISTANT_ROLLBACK_STEPS, LinearHistory
+from trio_sessions.core.history.rendered import RenderedWith
+from trio_sessions.core.history.seam import OnToolsChange, OnTruncated, Seam, SeamPolicy, decide_seam
 
 __all__ = [
     "MAX_ASSISTANT_ROLLBACK_STEPS",
@@ -9,6 +11,12 @@ __all__ = [
     "Checkpoint",
     "History",
     "LinearHistory",
+    "OnToolsChange",
+    "OnTruncated",
+    "RenderedWith",
+    "Seam",
+    "SeamPolicy",
     "TurnRecord",
+    "decide_seam",
     "path_of",
 ]

@@ -13,7 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from trio_sessions.core.boundary import BoundaryEvent, Origin
 from trio_sessions.core.completion import Completion
+from trio_sessions.core.history.rendered import RenderedWith
 from trio_sessions.core.messages import Matcher, identical
 from trio_sessions.core.request import EngineRequest
 from trio_sessions.core.tokens import EMPTY_PATH, TokenIds, TokenPath
@@ -56,6 +58,8 @@ class Checkpoint:
         tokens: prompt and completion.
         prompt_length: how many leading ids of ``tokens`` are the prompt; the rest was sampled.
         synthetic: how many ids directly after the parent's close a turn that was left open; never trained.
+        rendered_with: the tools and kwargs of the turn; the parent's object where they are the same.
+        events: what was declared at the seam between the parent and this turn.
         completion: what the engine sampled.
         record: the turn's facts for the trainer.
         message_count: messages on the whole path.
@@ -67,6 +71,8 @@ class Checkpoint:
     tokens: TokenPath
     prompt_length: int
     synthetic: int
+    rendered_with: RenderedWith
+    events: tuple[BoundaryEvent, ...]
     completion: Completion
     record: TurnRecord
     message_count: int = field(init=False)
@@ -81,13 +87,20 @@ class Checkpoint:
         """All messages from the root, in order; the stored spelling."""
         return [message for checkpoint in path_of(self) for message in checkpoint.messages]
 
-    def sampled_mask(self) -> npt.NDArray[np.bool_]:
-        """Shape (len(tokens),): True where the engine sampled the id."""
-        mask = np.zeros(len(self.tokens), dtype=np.bool_)
+    def origins(self) -> npt.NDArray[np.uint8]:
+        """Shape (len(tokens),): the ``Origin`` of every id of the path."""
+        origins = np.empty(len(self.tokens), dtype=np.uint8)
         for checkpoint in path_of(self):
             # A trailing id that this prompt replaced is ours, no longer the one that was sampled.
-            mask[checkpoint.tokens.keep : checkpoint.prompt_length] = False
-            mask[checkpoint.prompt_length : len(checkpoint.tokens)] = True
+            rendered = checkpoint.tokens.keep + checkpoint.synthetic
+            origins[checkpoint.tokens.keep : rendered] = Origin.SYNTHETIC
+            origins[rendered : checkpoint.prompt_length] = Origin.TEMPLATE
+            origins[checkpoint.prompt_length : len(checkpoint.tokens)] = Origin.SAMPLED
+        return origins
+
+    def sampled_mask(self) -> npt.NDArray[np.bool_]:
+        """Shape (len(tokens),): True where the engine sampled the id."""
+        mask: npt.NDArray[np.bool_] = self.origins() == Origin.SAMPLED
         return mask
 
     def request_messages(self) -> list[Message]:
@@ -175,13 +188,25 @@ class Attachment:
             divergence=divergence,
         )
 
+    def at_new_root(self, request: Sequence[Message]) -> Attachment:
+        """The attachment of the same request to nothing: a fresh prompt beside what is stored."""
+        return Attachment.at(None, (), request, ticket=self.ticket, discards=0)
+
     @property
     def tokens(self) -> TokenPath:
         """The ids that stand; empty for a fresh prompt."""
         return EMPTY_PATH if self.base is None else self.base.tokens
 
     def checkpoint(
-        self, *, keep: int, suffix: TokenIds, synthetic: int, completion: Completion, record: TurnRecord
+        self,
+        *,
+        keep: int,
+        suffix: TokenIds,
+        synthetic: int,
+        rendered_with: RenderedWith,
+        events: tuple[BoundaryEvent, ...],
+        completion: Completion,
+        record: TurnRecord,
     ) -> Checkpoint:
         """The checkpoint that this turn commits.
 
@@ -189,6 +214,8 @@ class Attachment:
             keep: how many of the standing ids the prompt kept.
             suffix: the rest of the prompt, int32, shape (n,).
             synthetic: how many leading ids of ``suffix`` close a turn that was left open.
+            rendered_with: the tools and kwargs of the turn.
+            events: what is declared at the seam before the turn.
             completion: what was sampled.
             record: the turn's facts.
         """
@@ -198,6 +225,8 @@ class Attachment:
             tokens=self.tokens.extend(np.concatenate([suffix, completion.token_ids]), keep=keep),
             prompt_length=keep + len(suffix),
             synthetic=synthetic,
+            rendered_with=rendered_with,
+            events=events,
             completion=completion,
             record=record,
         )
