@@ -15,6 +15,7 @@ __all__ = [
     "ConfigurationError",
     "EngineUnreachable",
     "InvalidRequest",
+    "LibraryMissing",
     "MatcherFailed",
     "NotProxied",
     "PrefixMismatch",
@@ -48,6 +49,12 @@ class AddressInUse(ConfigurationError):
     """The address to listen on cannot be bound; it may be free later."""
 
     code: ClassVar[str] = "address_in_use"
+
+
+class LibraryMissing(ConfigurationError):
+    """A library that comes with an extra is needed and not installed; the text says how to get it."""
+
+    code: ClassVar[str] = "library_missing"
 
 
 class NotProxied(SessionError):

@@ -111,7 +111,7 @@ async def test_a_suffix_that_reads_the_date_has_that_of_the_session(bench):
 async def test_case_20_a_tool_result_that_comes_a_request_after_its_sibling(bench):
     """The template puts adjacent results into one turn; these two are not adjacent in the ids, and that is declared."""
     renderer = renderer_of("qwen3")
-    stop = renderer.profile.junctions["user"].terminator_id
+    stop = renderer.profile.roles["user"].usual.terminator_id
     called, waits, done = said("both", "c1", "c2"), said("one"), said("two")
     made = bench(
         sampled(renderer, called, stop),
@@ -259,7 +259,7 @@ async def test_only_the_length_limit_truncates(bench, reason):
 
 async def test_tools_that_change_are_reported_and_the_prefix_is_reused(bench):
     renderer = renderer_of("builtin")
-    stop = renderer.profile.junctions["user"].terminator_id
+    stop = renderer.profile.roles["user"].usual.terminator_id
     made = bench(*[sampled(renderer, said("ok"), stop)] * 4, renderer=renderer)
     session = made.registry.create()
     old, new = [definition("f")], [definition("f", strict=True), definition("g")]
@@ -287,7 +287,7 @@ async def test_tools_that_change_are_reported_and_the_prefix_is_reused(bench):
 
 async def test_changed_tools_are_no_findings_although_the_last_turns_are_others(bench):
     renderer = renderer_of("builtin")
-    stop = renderer.profile.junctions["user"].terminator_id
+    stop = renderer.profile.roles["user"].usual.terminator_id
     made = bench(*[sampled(renderer, said("ok"), stop)] * 2, renderer=renderer)
     session = made.registry.create()
     await made.turn(session, "a", tools=[definition("f")])

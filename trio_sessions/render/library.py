@@ -14,10 +14,10 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from trio_sessions.errors import ConfigurationError, InvalidRequest, TokenizationFailed
+from trio_sessions.errors import ConfigurationError, InvalidRequest, LibraryMissing, TokenizationFailed
 from trio_sessions.render.codec import TextCodec
 
-__all__ = ["LibraryMissing", "LibraryTemplate"]
+__all__ = ["LibraryTemplate"]
 
 _EXTRA: Final = "trio-sessions[renderers]"
 # Clients toggle a kwarg or two; one that draws new values for ever must not fill the memory.
@@ -26,10 +26,6 @@ _LONGEST_REASON: Final = 300
 _START_DATE: Final = "conversation_start_date"
 # What the library raises for a conversation it was not written for. It documents none of it.
 _FAILURES: Final = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-
-
-class LibraryMissing(ConfigurationError):
-    """The library is not installed."""
 
 
 class LibraryTemplate:

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from trio_sessions.config import BUILTIN_TOKENIZER
 from trio_sessions.data import builtin_tokenizer_path
-from trio_sessions.errors import ConfigurationError, InvalidRequest
+from trio_sessions.errors import ConfigurationError, InvalidRequest, LibraryMissing
 from trio_sessions.render.codec import TextCodec
 from trio_sessions.render.conversation import ConversationTemplate
 from trio_sessions.render.encoder import EncoderTemplate
 from trio_sessions.render.escape import SpecialTokensPolicy
 from trio_sessions.render.families import FAMILIES, Family
 from trio_sessions.render.jinja import ChatTemplate
-from trio_sessions.render.library import LibraryMissing, LibraryTemplate
+from trio_sessions.render.library import LibraryTemplate
 from trio_sessions.render.template import TemplateRenderer
 from trio_sessions.render.tools import ToolsAs
 

@@ -204,8 +204,11 @@ class _Probe:
     def _generation_opener(self) -> str:
         with_opener = self._stage.render([user_message()], generation=True)
         without = self._stage.render([user_message()], generation=False)
+        if with_opener.startswith(without):
+            return with_opener[len(without) :]
         # Without an opener a template may write that nothing follows.
-        return with_opener[len(_common_prefix(with_opener, without)) :]
+        last = self._stage.last_added(without)
+        return with_opener[last[0] :] if last and with_opener.startswith(without[: last[0]]) else ""
 
     # What follows an assistant turn.
 
@@ -388,6 +391,7 @@ class _Probe:
     ) -> TemplateProfile:
         ends = set() if self._end_stop is None else {self._end_stop[1]}
         ended = self._codec.encode(self._end_of_call())
+        ended_text = self._codec.encode(self._end)
         terminators = {(role, junction.terminator_id) for role in roles for junction in roles[role].junctions.values()}
         openers = {
             terminator
@@ -415,7 +419,7 @@ class _Probe:
             generation_opener=self._opener,
             separator=self._separator(),
             stop_ids=frozenset(stops),
-            alternate_ids=frozenset(ends - openers - closes),
+            alternate_ids=frozenset((ends | self._codec.eos_ids.intersection(ended_text)) - openers - closes),
             replaceable_ids=frozenset(openers if len(openers | closes | opening) > 1 else ()),
             assistant_header=self._assistant_header(),
             thinking=find_thinking(self._stage, self._opener, stops),

@@ -208,7 +208,7 @@ class _Play:
             shared = _shared(prompt, whole)
             # An opener may say more than the template writes for a finished turn, such as a mark that thinking begins.
             self._same_openers &= shared == len(prompt)
-            begun = self._text(self._canonical(self._messages))
+            begun = self._begun()
             self._append_only &= whole.startswith(begun)
             if whole.startswith(begun) and shared < len(begun):
                 raise _Failed(
@@ -221,6 +221,11 @@ class _Play:
             # An opener behind the turn is the stop of a model that was trained to write it.
             return ids[:position], terminator if following or position == len(ids) else ids[position]
         raise _Skipped(str(refusal)) from refusal
+
+    def _begun(self) -> str:
+        """The conversation so far as the template writes it, without a mark that nothing follows."""
+        ids = self._canonical(self._messages)
+        return self._text(ids[:-1] if ids and ids[-1] in self._profile.alternate_ids else ids)
 
     def _end_of_turn(self, ids: Sequence[int], *, followed: bool) -> int:
         """Where the stop stands that ends a turn; their number where there is none.
@@ -375,8 +380,9 @@ class _Play:
         kinds = ", ".join(sorted({finding.type for finding in findings}))
         if not self._append_only:
             return "the template rewrites history" + (f" ({kinds})" if kinds else "")
-        # A turn that was cut short, or ended with another stop, may differ in its special tokens: that was sampled.
-        regular = self._same_openers and all(step.ending == "stop" for step in self._case.steps)
+        # A turn that was cut short, or ended with another stop, may differ in its special tokens: that was sampled. So
+        # may one that the template does not write as a turn.
+        regular = self._same_openers and not self._remarks and all(step.ending == "stop" for step in self._case.steps)
         stops = {self._text([stop]) for stop in self._profile.stop_ids}
         for finding in findings:
             if finding.type == "special_token_type" and {finding.expected_text, finding.actual_text} <= stops:
