@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks import loop
 from benchmarks.render import measure
 from trio_sessions.render.load import load_renderer
 
@@ -10,3 +11,9 @@ def test_render_gives_a_row_a_length() -> None:
     rows = measure(load_renderer("builtin"), lengths=(2, 4), repeats=1)
     assert [row.messages for row in rows] == [2, 4]
     assert all(row.tokens > 0 and row.whole_ms > 0 and row.suffix_ms > 0 for row in rows)
+
+
+def test_loop_gives_a_row_a_length() -> None:
+    rows = loop.measure(load_renderer("builtin"), lengths=(20_000, 40_000), repeats=1)
+    assert [row.characters for row in rows] == [20_000, 40_000]
+    assert all(row.tokens > 0 and row.offloaded_ms > 0 and row.inline_ms > 0 for row in rows)

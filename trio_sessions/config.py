@@ -52,7 +52,7 @@ class Settings:
         port: TCP port to listen on; 0 picks a free one.
         engine: base URL of the inference engine; None starts the embedded one.
         tokenizer: ``builtin``, a folder, or a hub id.
-        family: name of the model family, for logs; what its chat template does is probed in any case.
+        family: what a probe of the chat template cannot find out: pinned kwargs, formats without a template.
         mode: ``linear`` keeps one line of turns a session; ``tree`` branches.
         chat_template: file whose jinja text replaces the tokenizer's own template.
         chat_template_kwargs: launch defaults for the template's kwargs.

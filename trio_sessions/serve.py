@@ -100,7 +100,7 @@ async def _run_embedded_engine(
 
 
 def _load_renderer(settings: Settings) -> Renderer:
-    return load_renderer(
+    renderer = load_renderer(
         settings.tokenizer,
         family=settings.family,
         chat_template=settings.chat_template,
@@ -108,6 +108,9 @@ def _load_renderer(settings: Settings) -> Renderer:
         special_tokens=settings.special_tokens_in_content,
         tools_as=settings.tools_as,
     )
+    for note in renderer.notes:
+        _log.info("renderer chosen", family=renderer.name, note=note)
+    return renderer
 
 
 async def _watch_signals(

@@ -140,7 +140,7 @@ SERVE_OPTIONS: Final = (
     _setting(
         "family",
         kinds.text("NAME|auto"),
-        "Name of the model family, for logs; what its chat template does is probed in any case.",
+        "Model family, for what a probe of the chat template cannot find out: pinned kwargs, formats without a template.",
     ),
     _setting(
         "mode",
@@ -150,7 +150,7 @@ SERVE_OPTIONS: Final = (
     _setting(
         "chat_template",
         kinds.FILE,
-        "File with the jinja text of a chat template.",
+        "File with a chat template: jinja text, or the Python encoder that comes with the model.",
         unset="the tokenizer's own",
     ),
     _setting(
@@ -258,7 +258,12 @@ VERIFY_OPTIONS: Final = (
         positional=True,
     ),
     Option("family", kinds.text("NAME|auto"), "Model family whose chat format is rendered.", _DEFAULTS.family),
-    Option("chat_template", kinds.FILE, "File with the jinja text of a chat template.", unset="the tokenizer's own"),
+    Option(
+        "chat_template",
+        kinds.FILE,
+        "File with a chat template: jinja text, or the Python encoder that comes with the model.",
+        unset="the tokenizer's own",
+    ),
     Option(
         "chat_template_kwargs",
         kinds.JSON_OBJECT,

@@ -7,7 +7,6 @@ character; the template carries it along, and the encoder drops it once it has l
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
@@ -18,6 +17,7 @@ __all__ = ["ControlText", "Escaped", "SpecialTokensPolicy"]
 
 SpecialTokensPolicy: TypeAlias = Literal["allow", "escape", "reject"]
 
+_START: Final = 3
 # Noncharacters: no text that means anything holds one, and no tokenizer's normaliser touches them.
 _MARKS: Final = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
 
@@ -49,8 +49,10 @@ class ControlText:
     def __init__(self, policy: SpecialTokensPolicy, tokens: Iterable[str]) -> None:
         self._policy = policy
         control = sorted((t for t in tokens if len(t) > 1 and t.strip()), key=len, reverse=True)
-        # Looking ahead finds tokens that overlap, too.
-        self._pattern = re.compile(f"(?=({'|'.join(map(re.escape, control))}))") if control else None
+        # A vocabulary may have hundreds of them, most of which start alike.
+        self._by_start: dict[str, list[str]] = {}
+        for token in control:
+            self._by_start.setdefault(token[:_START], []).append(token)
 
     def treat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, *, first_index: int = 0
@@ -70,7 +72,7 @@ class ControlText:
                 texts hold every possible mark.
         """
         plain = Escaped([dict(message) for message in messages], None if tools is None else list(tools), None)
-        if self._policy == "allow" or self._pattern is None:
+        if self._policy == "allow" or not self._by_start:
             return plain
         try:
             found = next(iter(self._find(plain, first_index)), None)
@@ -90,16 +92,22 @@ class ControlText:
         )
 
     def _find(self, escaped: Escaped, first_index: int) -> Iterable[_Found]:
-        assert self._pattern is not None
         places: list[tuple[str, Any]] = [
             (f"messages[{i}]", _covered(message)) for i, message in enumerate(escaped.messages, first_index)
         ]
         places.append(("tools", escaped.tools))
         for place, value in places:
             for text in _texts(value):
-                match = self._pattern.search(text)
-                if match is not None:
-                    yield _Found(place, match[1])
+                found = self._tokens_in(text)
+                if found:
+                    yield _Found(place, min(found, key=text.find))
+
+    def _tokens_in(self, text: str) -> list[str]:
+        """Control tokens that ``text`` spells, longer ones first.
+
+        Many short searches instead of one for all of them: no other thread runs while one is under way.
+        """
+        return [token for start, tokens in self._by_start.items() if start in text for token in tokens if token in text]
 
     def _marked_message(self, message: dict[str, Any], mark: str) -> dict[str, Any]:
         return {**message, **self._marked(_covered(message), mark)}
@@ -107,12 +115,12 @@ class ControlText:
     def _marked(self, value: Any, mark: str) -> Any:
         match value:
             case str() as text:
-                assert self._pattern is not None
-                pieces, start = [], 0
-                for match in self._pattern.finditer(text):
-                    pieces.append(text[start : match.start() + 1])
-                    start = match.start() + 1
-                return mark.join([*pieces, text[start:]])
+                # Where two overlap the mark in one of them may break the other as well, which is just as good.
+                for token in self._tokens_in(text):
+                    # More than once where a token overlaps itself.
+                    while token in text:
+                        text = text.replace(token, f"{token[0]}{mark}{token[1:]}")
+                return text
             case Mapping() as mapping:
                 return {self._marked(key, mark): self._marked(item, mark) for key, item in mapping.items()}
             case list() | tuple() as items:
