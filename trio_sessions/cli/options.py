@@ -140,7 +140,7 @@ SERVE_OPTIONS: Final = (
     _setting(
         "family",
         kinds.text("NAME|auto"),
-        "Model family, for what a probe of the chat template cannot find out: pinned kwargs, formats without a template.",
+        "Model family, for what no probe of the chat template finds out: pinned kwargs, formats without a template.",
     ),
     _setting(
         "mode",
