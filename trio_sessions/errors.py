@@ -17,6 +17,7 @@ __all__ = [
     "InvalidRequest",
     "LibraryMissing",
     "MatcherFailed",
+    "NodeCapReached",
     "NotProxied",
     "PrefixMismatch",
     "RenderingChanged",
@@ -113,6 +114,12 @@ class TokenizationFailed(SessionError):
     """The prompt could not be turned into token ids exactly."""
 
     code: ClassVar[str] = "tokenization_failed"
+
+
+class NodeCapReached(SessionError):
+    """A tree session has as many nodes as it may have."""
+
+    code: ClassVar[str] = "node_cap_reached"
 
 
 class PrefixMismatch(TokenizationFailed):

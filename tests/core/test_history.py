@@ -617,8 +617,8 @@ def test_siblings_share_what_they_extend():
     left = take_turn(history, [user(), assistant(), user("x")])
     right = take_turn(history, [user(), assistant(), user("y")])
     assert left.parent is right.parent is root
-    assert left.tokens.parent is right.tokens.parent is root.tokens
-    assert len(right.tokens.tail) == 2
+    assert left.prompt.parent is right.prompt.parent is root.tokens
+    assert len(right.tokens.tail) == len(right.prompt.tail) == 1
     assert list(right.messages) == [user("y"), assistant()]
 
 

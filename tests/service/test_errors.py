@@ -22,6 +22,7 @@ CODES = {
     "NotProxied": ("not_proxied", 404),
     "PrefixMismatch": ("prefix_mismatch", 500),
     "RenderingChanged": ("rendering_changed", 400),
+    "NodeCapReached": ("node_cap_reached", 400),
     "RollbackRefused": ("rollback_refused", 400),
     "ServerDraining": ("server_draining", 503),
     "SessionNotFound": ("session_not_found", 404),

@@ -11,6 +11,7 @@ from trio_sessions.errors import (
     EngineUnreachable,
     InvalidRequest,
     MatcherFailed,
+    NodeCapReached,
     NotProxied,
     ServerDraining,
     SessionError,
@@ -24,6 +25,7 @@ __all__ = ["STATUS", "error_reply", "status_of"]
 
 STATUS: Final[Mapping[type[SessionError], int]] = {
     InvalidRequest: 400,
+    NodeCapReached: 400,
     TruncatedGeneration: 409,
     SessionNotFound: 404,
     NotProxied: 404,

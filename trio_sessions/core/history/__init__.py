@@ -4,9 +4,11 @@ from trio_sessions.core.history.base import Attachment, Checkpoint, History, Tur
 from trio_sessions.core.history.linear import MAX_ASSISTANT_ROLLBACK_STEPS, LinearHistory
 from trio_sessions.core.history.rendered import RenderedWith
 from trio_sessions.core.history.seam import OnToolsChange, OnTruncated, Seam, SeamPolicy, decide_seam
+from trio_sessions.core.history.tree import MAX_NODES, TreeHistory
 
 __all__ = [
     "MAX_ASSISTANT_ROLLBACK_STEPS",
+    "MAX_NODES",
     "Attachment",
     "Checkpoint",
     "History",
@@ -16,6 +18,7 @@ __all__ = [
     "RenderedWith",
     "Seam",
     "SeamPolicy",
+    "TreeHistory",
     "TurnRecord",
     "decide_seam",
     "path_of",

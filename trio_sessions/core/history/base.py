@@ -55,8 +55,7 @@ class Checkpoint:
     Attributes:
         parent: the checkpoint it extends, or None.
         messages: what it adds: the appended messages, then the sampled assistant's.
-        tokens: prompt and completion.
-        prompt_length: how many leading ids of ``tokens`` are the prompt; the rest was sampled.
+        tokens: the completion behind the prompt, which is the parent's ids with what was rendered behind them.
         synthetic: how many ids directly after the parent's close a turn that was left open; never trained.
         rendered_with: the tools and kwargs of the turn; the parent's object where they are the same.
         events: what was declared at the seam between the parent and this turn.
@@ -69,7 +68,6 @@ class Checkpoint:
     parent: Checkpoint | None
     messages: Sequence[Message]
     tokens: TokenPath
-    prompt_length: int
     synthetic: int
     rendered_with: RenderedWith
     events: tuple[BoundaryEvent, ...]
@@ -83,6 +81,22 @@ class Checkpoint:
         object.__setattr__(self, "message_count", before[0] + len(self.messages))
         object.__setattr__(self, "depth", before[1] + 1)
 
+    @property
+    def prompt(self) -> TokenPath:
+        """The prompt alone; siblings may share it."""
+        assert self.tokens.parent is not None
+        return self.tokens.parent
+
+    @property
+    def prompt_length(self) -> int:
+        """How many leading ids of ``tokens`` are the prompt; the rest was sampled."""
+        return self.tokens.keep
+
+    @property
+    def kept(self) -> int:
+        """How many leading ids of the parent stand; fewer than all where its stop id had to be replaced."""
+        return self.prompt.keep
+
     def path_messages(self) -> list[Message]:
         """All messages from the root, in order; the stored spelling."""
         return [message for checkpoint in path_of(self) for message in checkpoint.messages]
@@ -92,8 +106,8 @@ class Checkpoint:
         origins = np.empty(len(self.tokens), dtype=np.uint8)
         for checkpoint in path_of(self):
             # A trailing id that this prompt replaced is ours, no longer the one that was sampled.
-            rendered = checkpoint.tokens.keep + checkpoint.synthetic
-            origins[checkpoint.tokens.keep : rendered] = Origin.SYNTHETIC
+            rendered = checkpoint.kept + checkpoint.synthetic
+            origins[checkpoint.kept : rendered] = Origin.SYNTHETIC
             origins[rendered : checkpoint.prompt_length] = Origin.TEMPLATE
             origins[checkpoint.prompt_length : len(checkpoint.tokens)] = Origin.SAMPLED
         return origins
@@ -222,8 +236,7 @@ class Attachment:
         return Checkpoint(
             parent=self.base,
             messages=(*self.appended, completion.message),
-            tokens=self.tokens.extend(np.concatenate([suffix, completion.token_ids]), keep=keep),
-            prompt_length=keep + len(suffix),
+            tokens=self.tokens.extend(suffix, keep=keep).extend(completion.token_ids),
             synthetic=synthetic,
             rendered_with=rendered_with,
             events=events,

@@ -1,0 +1,150 @@
+"""A forest of checkpoints: every request that is not a plain extension grows a branch, and nothing is ever lost.
+
+Source of the rules: the HTTP contract (docs/wire.md), "tree mode".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Final
+
+from trio_sessions.core import json
+from trio_sessions.core.history.base import Attachment, Checkpoint, Message
+from trio_sessions.core.messages import Matcher
+from trio_sessions.core.tokens import TokenPath
+from trio_sessions.errors import NodeCapReached
+
+__all__ = ["MAX_NODES", "TreeHistory"]
+
+MAX_NODES: Final = 1024
+
+
+class TreeHistory:
+    """The history of a tree session. A checkpoint is a node; its number is its place in the order of commits.
+
+    Nodes hold deltas, and what siblings have in common is held once: the ids by the parent they share, the messages of
+    requests that are repeated (several samples of one prompt, a retry) by the first of them.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: list[Checkpoint] = []
+        self._children: dict[Checkpoint | None, list[Checkpoint]] = {None: []}
+        self._numbers: dict[Checkpoint, int] = {}
+        # What the children of a node sent and were rendered to, by digests.
+        self._messages: dict[Checkpoint | None, dict[bytes, Message]] = {}
+        self._prompts: dict[Checkpoint | None, dict[bytes, TokenPath]] = {}
+        # Requests are numbered as they are attached: the session shows the newest of them that committed.
+        self._attached = 0
+        self._active: Checkpoint | None = None
+        self._active_ticket = -1
+
+    @property
+    def active(self) -> Checkpoint | None:
+        """The node of the last request that committed, in the order in which requests were attached."""
+        return self._active
+
+    @property
+    def nodes(self) -> Sequence[Checkpoint]:
+        """All nodes in the order of their commits."""
+        return self._nodes
+
+    def number_of(self, node: Checkpoint) -> int:
+        """The place of ``node`` in the order of commits, from 0."""
+        return self._numbers[node]
+
+    def leaves(self) -> list[Checkpoint]:
+        """Nodes without children, in the order of their commits."""
+        return [node for node in self._nodes if node not in self._children]
+
+    def attach(self, messages: Sequence[Message], matches: Matcher) -> Attachment:
+        """At the deepest node whose whole path the request repeats, the latest of several; see ``History.attach``.
+
+        Raises:
+            NodeCapReached: the session has as many nodes as it may have.
+            MatcherFailed: the matcher is broken.
+        """
+        self._require_room()
+        base = self._deepest(messages, matches)
+        ticket = self._attached
+        self._attached += 1
+        return Attachment.at(base, [] if base is None else base.path_messages(), messages, ticket=ticket, discards=0)
+
+    def settle_refused_role(self, attachment: Attachment) -> None:
+        """Nothing: no request takes anything away."""
+
+    def is_stale(self, attachment: Attachment) -> bool:
+        """Never: turns from the same place become siblings."""
+        return False
+
+    def commit(self, attachment: Attachment, checkpoint: Checkpoint) -> None:
+        """Add ``checkpoint`` below its parent.
+
+        Raises:
+            NodeCapReached: other turns took the last places meanwhile.
+        """
+        self._require_room()
+        checkpoint = self._sharing(checkpoint)
+        self._children.setdefault(checkpoint.parent, []).append(checkpoint)
+        self._numbers[checkpoint] = len(self._nodes)
+        self._nodes.append(checkpoint)
+        if attachment.ticket > self._active_ticket:
+            self._active, self._active_ticket = checkpoint, attachment.ticket
+
+    def _sharing(self, checkpoint: Checkpoint) -> Checkpoint:
+        """The same with what a sibling already holds: several samples of one prompt hold the prompt once."""
+        sent = self._messages.setdefault(checkpoint.parent, {})
+        prompts = self._prompts.setdefault(checkpoint.parent, {})
+        *appended, said = checkpoint.messages
+        messages = [
+            sent.setdefault(_digest(json.encode(message), index), message) for index, message in enumerate(appended)
+        ]
+        prompt = prompts.setdefault(_digest(checkpoint.prompt.tail.tobytes(), checkpoint.kept), checkpoint.prompt)
+        return replace(checkpoint, messages=(*messages, said), tokens=prompt.extend(checkpoint.tokens.tail))
+
+    def _require_room(self) -> None:
+        if len(self._nodes) >= MAX_NODES:
+            raise NodeCapReached(
+                f"node cap reached ({MAX_NODES}): the session takes no more turns. Most often the agent does not send "
+                "its history back as it was, so that every turn starts a branch of its own; otherwise start another "
+                "session"
+            )
+
+    def _deepest(self, messages: Sequence[Message], matches: Matcher) -> Checkpoint | None:
+        best: Checkpoint | None = None
+        # Siblings repeat the same messages, as the same objects: each is compared once with one place of the request.
+        known: dict[tuple[int, int], bool] = {}
+        pending: list[Checkpoint | None] = [None]
+        while pending:
+            parent = pending.pop()
+            start = 0 if parent is None else parent.message_count
+            for node in self._children.get(parent, ()):
+                if node.message_count <= len(messages) and self._repeats(node, messages, start, matches, known):
+                    pending.append(node)
+                    if best is None or self._is_better(node, best):
+                        best = node
+        return best
+
+    def _is_better(self, node: Checkpoint, best: Checkpoint) -> bool:
+        return (node.message_count, self._numbers[node]) > (best.message_count, self._numbers[best])
+
+    @staticmethod
+    def _repeats(
+        node: Checkpoint,
+        messages: Sequence[Message],
+        start: int,
+        matches: Matcher,
+        known: dict[tuple[int, int], bool],
+    ) -> bool:
+        for index, stored in enumerate(node.messages, start):
+            key = (id(stored), index)
+            if key not in known:
+                known[key] = matches(stored, messages[index])
+            if not known[key]:
+                return False
+        return True
+
+
+def _digest(content: bytes, place: int) -> bytes:
+    return blake2b(content, digest_size=16, salt=place.to_bytes(8, "little")).digest()
