@@ -23,6 +23,7 @@ CODES = {
     "PrefixMismatch": ("prefix_mismatch", 500),
     "RenderingChanged": ("rendering_changed", 400),
     "RollbackRefused": ("rollback_refused", 400),
+    "SampleAssemblyFailed": ("sample_assembly_failed", 422),
     "ServerDraining": ("server_draining", 503),
     "SessionNotFound": ("session_not_found", 404),
     "TokenizationFailed": ("tokenization_failed", 500),

@@ -66,7 +66,7 @@ def _owned(samples: list[Sample]) -> list[Sample]:
         shared = 0
         ends: dict[int, int] = {}
         for turn, start, end in sampled_spans(sample.metadata):
-            node = nodes[turn - 1]
+            node = nodes[turn]
             known = min(max(trained.get(node, 0), start), end)
             loss_mask[start - sample.response_start : known - sample.response_start] = 0
             shared += known - start

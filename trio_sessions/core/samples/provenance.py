@@ -4,8 +4,8 @@ It stands in a sample's metadata under ``provenance``, next to what the contract
 
 ``spans``: entries ``{turn, kind, start, end}`` that tile the sample's tokens in order. ``kind`` is ``prompt``
 (rendered), ``synthetic`` (a close that was added) or ``sampled``; a sampled span names the ``weight_version`` that
-sampled it. Turns count from 1.
-``events``: boundary events with their ``turn``.
+sampled it. ``turn`` is the index of the record, from 0.
+``boundary_events``: what was declared at the seams, each with its ``turn``.
 ``loss_masked``: how many ids of the sample have no loss, by reason; with the trained ones they are all of them.
 ``not_in_sample``: how many sampled ids of the line the sample leaves out, by reason.
 """
@@ -36,7 +36,7 @@ def describe_turns(
     events: list[dict[str, Any]] = []
     masked = {"prompt": 0, "synthetic": 0}
     before = 0
-    for number, (turn, end) in enumerate(zip(turns, ends, strict=True), start=1):
+    for number, (turn, end) in enumerate(zip(turns, ends, strict=True)):
         checkpoint = turn.checkpoint
         closed = min(max(checkpoint.tokens.keep, before), turn.prompt_length)
         rendered = min(closed + checkpoint.synthetic, turn.prompt_length)
@@ -56,7 +56,7 @@ def describe_turns(
                 )
         events.extend({"turn": number, **event.to_json()} for event in checkpoint.events)
         before = end
-    return {"spans": spans, "events": events, "loss_masked": masked, "not_in_sample": dict(not_in_sample)}
+    return {"spans": spans, "boundary_events": events, "loss_masked": masked, "not_in_sample": dict(not_in_sample)}
 
 
 def lifecycle(turns: Sequence[Turn]) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ def lifecycle(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 
 
 def sampled_spans(metadata: Mapping[str, Any]) -> list[tuple[int, int, int]]:
-    """``(turn, start, end)`` of what was sampled in a sample with this metadata; turns count from 1."""
+    """``(turn, start, end)`` of what was sampled in a sample with this metadata; turns count from 0."""
     return [
         (span["turn"], span["start"], span["end"])
         for span in metadata[PROVENANCE]["spans"]

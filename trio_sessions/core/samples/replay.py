@@ -68,16 +68,16 @@ def indexer_topk(turns: Sequence[Turn], *, rows: int, incremental: bool) -> Rows
 
 
 def _joined_choices(turns: Sequence[Turn], rows: int) -> Rows:
+    if turns[0].indexer_topk is None:
+        # Whether a later payload is whole could only be guessed from its size.
+        raise SampleAssemblyFailed("additional indexer rows: record 0 has no indexer_topk payload")
     top_k = _first_top_k(turns)
     parts: list[Rows] = []
     # From the last turn back: one that holds its whole sequence makes every earlier payload superfluous.
     wanted = _rows_of(turns[-1])
     for index in range(len(turns) - 1, -1, -1):
         turn = turns[index]
-        if turn.indexer_topk is None:
-            raise SampleAssemblyFailed(f"additional indexer rows: record {index} has no indexer_topk payload")
-        layers = _indexer_layers(turn, index)
-        values = _values("indexer_topk", index, turn.indexer_topk)
+        layers, values = _indexer_layers(turn, index), _values("indexer_topk", index, turn.indexer_topk)
         total, start = _rows_of(turn), turn.routed_experts_start or 0
         first = 0 if values.size == total * layers * top_k else start
         if total != wanted or values.size != (total - first) * layers * top_k:
@@ -95,11 +95,10 @@ def _joined_choices(turns: Sequence[Turn], rows: int) -> Rows:
 
 
 def _first_top_k(turns: Sequence[Turn]) -> int:
-    """Choices a layer, from the first payload that holds any: it has the whole sequence in either mode."""
+    """Choices a layer, from the first turn that has rows: its payload is whole, whatever the engine makes of starts."""
     for index, turn in enumerate(turns):
-        if turn.indexer_topk is not None and _rows_of(turn):
-            layers = _indexer_layers(turn, index)
-            whole = _whole("indexer_topk", index, turn.indexer_topk, _rows_of(turn), layers)
+        if _rows_of(turn):
+            whole = _whole("indexer_topk", index, turn.indexer_topk, _rows_of(turn), _indexer_layers(turn, index))
             return int(whole.shape[2])
     return 0
 
@@ -156,12 +155,12 @@ def _indexer_layers(turn: Turn, index: int) -> int:
 
 
 def _whole(name: str, index: int, payload: msgspec.Raw | None, rows: int, layers: int) -> Rows:
-    assert payload is not None
     return _shaped(name, index, _values(name, index, payload), rows, layers)
 
 
-def _values(name: str, index: int, payload: msgspec.Raw) -> npt.NDArray[np.int32]:
+def _values(name: str, index: int, payload: msgspec.Raw | None) -> npt.NDArray[np.int32]:
     """All values of a payload, without a copy where the machine's integers are the wire's."""
+    assert payload is not None, "a turn without a payload ends the sample before it"
     text = memoryview(payload)
     try:
         decoded = _decoded(text, payload)
