@@ -186,6 +186,29 @@ def test_a_prompt_that_ends_inside_the_output_before_is_refused():
         assemble(forest.checkpoints, forest.rules())
 
 
+def test_a_turn_between_must_start_with_the_turn_before_too():
+    forest = line_of(
+        Step(suffix=[1], output=[1000, 1001]),
+        Step(suffix=[5], output=[], drop=1),
+        Step(suffix=[1001, 6], output=[1002], drop=1),
+    )
+    assert forest.checkpoints[-1].tokens.materialize().tolist() == [1, 1000, 1001, 6, 1002]
+    assert failure_of(forest).startswith("record 1 must start with the tokens of record 0")
+
+
+def test_an_id_that_was_rendered_again_as_it_was_sampled_is_trained():
+    sample = sample_of(
+        line_of(Step(suffix=[1], output=[1000, 1001]), Step(suffix=[1001, 6], output=[1002], drop=1, synthetic=1))
+    )
+    assert sample.loss_mask.tolist() == [1, 1, 0, 1]
+    assert [span["kind"] for span in sample.metadata["provenance"]["spans"]] == [
+        "prompt",
+        "sampled",
+        "prompt",
+        "sampled",
+    ]
+
+
 # -- max_seq_len --------------------------------------------------------------------------------------------------
 
 
@@ -271,6 +294,23 @@ def test_versions_that_do_not_cover_the_output_leave_it_unnamed():
         None,
         "5",
         None,
+    ]
+
+
+def test_a_close_stands_behind_what_its_prompt_kept():
+    # The last turn gives up a tail of the first, and is itself too long.
+    forest = line_of(
+        Step(suffix=[1], output=[1000, 1001]),
+        Step(suffix=[8, 3], output=[], synthetic=1),
+        Step(suffix=[5] * 9, output=[1002], drop=3),
+    )
+    spans = sample_of(forest, 5).metadata["provenance"]["spans"]
+    assert [(span["kind"], span["start"], span["end"]) for span in spans] == [
+        ("prompt", 0, 1),
+        ("sampled", 1, 2),
+        ("prompt", 2, 3),
+        ("synthetic", 3, 4),
+        ("prompt", 4, 5),
     ]
 
 

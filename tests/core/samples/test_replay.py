@@ -115,6 +115,11 @@ def test_a_payload_may_begin_with_a_later_turn():
     assert np.array_equal(sample.rollout_indexer_topk, rows(forest.paths[2], 0, INDEXER_LAYERS, 11))
 
 
+def test_a_payload_that_began_late_may_not_end_early():
+    forest = line_of(Step(), Step(experts=True, choices=True), Step())
+    assert len(sample_of(forest).tokens) == 4
+
+
 # -- the indexer --------------------------------------------------------------------------------------------------
 
 
@@ -165,6 +170,17 @@ def test_a_replaced_stop_id_gets_its_row_from_the_turn_that_replaced_it():
         incremental=True,
     )
     assert np.array_equal(sample_of(forest).rollout_routed_experts, rows(forest.paths[1], 0, LAYERS, 7))
+
+
+def test_a_turn_that_adds_no_row_needs_no_payload():
+    forest = line_of(
+        Step(suffix=[1, 2], output=[1000, 1009], experts=True),
+        Step(suffix=[5], output=[], drop=1, finish="abort"),
+        incremental=True,
+    )
+    sample = sample_of(forest)
+    assert (sample.tokens.tolist(), sample.status) == ([1, 2, 1000, 5], "aborted")
+    assert np.array_equal(sample.rollout_routed_experts, rows(forest.paths[0], 0, LAYERS, 7))
 
 
 @pytest.mark.parametrize("start", [0, 1, 4, 9])

@@ -39,7 +39,7 @@ def describe_turns(
     for number, (turn, end) in enumerate(zip(turns, ends, strict=True)):
         checkpoint = turn.checkpoint
         closed = min(max(checkpoint.tokens.keep, before), turn.prompt_length)
-        rendered = min(closed + checkpoint.synthetic, turn.prompt_length)
+        rendered = min(max(checkpoint.tokens.keep + checkpoint.synthetic, closed), turn.prompt_length)
         for kind, start, stop in (
             ("prompt", before, closed),
             ("synthetic", closed, rendered),
