@@ -162,6 +162,17 @@ def test_a_stop_id_that_only_the_later_leaf_kept_is_trained_there():
     assert (second.tokens.tolist(), second.loss_mask.tolist()) == ([1, 1000, 1009, 6, 1002], [0, 1, 0, 1])
 
 
+def test_a_leaf_between_that_gave_the_stop_id_up_does_not_free_it():
+    forest = grown(
+        Step(suffix=[1], output=[1000, 1009]),
+        Step(parent=0, suffix=[4], output=[1001]),
+        Step(parent=0, suffix=[5], output=[1002], drop=1),
+        Step(parent=0, suffix=[6], output=[1003]),
+    )
+    masks = [sample.loss_mask.tolist() for sample in collect(forest, picker="keep_all")]
+    assert masks == [[1, 1, 0, 1], [0, 0, 1], [0, 0, 0, 1]]
+
+
 def test_samples_that_were_given_are_not_changed():
     forest = grown(Step(), Step(parent=0), Step(parent=0, suffix=[2]))
     raw = assemble_leaves(forest.forest(), forest.rules(), mismatches=lambda leaf: None)
@@ -203,6 +214,7 @@ def test_a_leaf_without_output_has_no_sample():
     forest = grown(Step(suffix=[1]), Step(suffix=[1] * 9))
     assert leaves(forest, picker="keep_all", max_seq_len=5) == [0]
     assert leaves(forest, picker="keep_all", max_seq_len=1) == []
+    assert leaves(grown(Step(suffix=[1] * 9), Step(suffix=[1])), picker="keep_all", max_seq_len=5) == [1]
 
 
 def test_a_failing_leaf_fails_the_session():
