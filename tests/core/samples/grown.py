@@ -29,7 +29,7 @@ NOTHING = RenderedWith.of(None, {})
 
 def decode(ids: Sequence[int]) -> str:
     """Text that shows how ids were cut into pieces."""
-    assert ids, "there is no text of no ids"
+    assert len(ids), "there is no text of no ids"
     return "[" + " ".join(map(str, ids)) + "]"
 
 

@@ -30,13 +30,13 @@ class AssemblyRules:
     """What assembly has to know of the launch.
 
     Attributes:
-        decode: text of ids, control tokens included, nothing cleaned up.
+        decode: text of ids (int32, shape (n,)), control tokens included, nothing cleaned up.
         max_trim_tokens: how many trailing ids of a turn's output the next prompt may have replaced.
         num_layers: layers in a row of routed experts; needed where there are any.
         incremental_replay: whether a turn holds only the replay rows that it added.
     """
 
-    decode: Callable[[Sequence[int]], str]
+    decode: Callable[[TokenIds], str]
     max_trim_tokens: int
     num_layers: int | None = None
     incremental_replay: bool = False
@@ -219,7 +219,7 @@ def _sample(pieces: Sequence[_Piece], rules: AssemblyRules, left_out: _LeftOut) 
 
 
 def _text(ids: TokenIds, rules: AssemblyRules) -> str:
-    return rules.decode(ids.tolist()) if len(ids) else ""
+    return rules.decode(ids) if len(ids) else ""
 
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
