@@ -22,6 +22,7 @@ __all__ = [
     "PrefixMismatch",
     "RenderingChanged",
     "RollbackRefused",
+    "SampleAssemblyFailed",
     "ServerDraining",
     "SessionError",
     "SessionNotFound",
@@ -156,6 +157,12 @@ class EngineUnreachable(SessionError):
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(f"backend transport error: {kind}: {text}")
         self.kind = kind
+
+
+class SampleAssemblyFailed(SessionError):
+    """What was recorded of a session cannot be made into training samples; asking again unchanged cannot help."""
+
+    code: ClassVar[str] = "sample_assembly_failed"
 
 
 class ServerDraining(SessionError):

@@ -24,6 +24,7 @@ CODES = {
     "RenderingChanged": ("rendering_changed", 400),
     "NodeCapReached": ("node_cap_reached", 400),
     "RollbackRefused": ("rollback_refused", 400),
+    "SampleAssemblyFailed": ("sample_assembly_failed", 422),
     "ServerDraining": ("server_draining", 503),
     "SessionNotFound": ("session_not_found", 404),
     "TokenizationFailed": ("tokenization_failed", 500),

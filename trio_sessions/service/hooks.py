@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from trio_sessions.core.messages import MATCHERS, Matcher
+from trio_sessions.core.samples import PICKERS, POSTPROCESSORS, SampleHooks
 from trio_sessions.errors import ConfigurationError, MatcherFailed
 
-__all__ = ["resolve_matcher"]
+__all__ = ["resolve_matcher", "resolve_sample_hooks"]
 
 
 def resolve_matcher(selector: str) -> Matcher:
@@ -28,21 +29,43 @@ def resolve_matcher(selector: str) -> Matcher:
     """
     if selector in MATCHERS:
         return MATCHERS[selector]
+    return _checked(_imported(selector, "message matcher", MATCHERS), selector)
+
+
+def resolve_sample_hooks(picker: str, postprocessor: str) -> SampleHooks:
+    """The picker and the post-processor named by built-in names or by dotted import paths.
+
+    Raises:
+        ConfigurationError: as for ``resolve_matcher``.
+    """
+    return SampleHooks(
+        picker=PICKERS[picker] if picker in PICKERS else _imported(picker, "sample picker", PICKERS),
+        postprocessor=(
+            POSTPROCESSORS[postprocessor]
+            if postprocessor in POSTPROCESSORS
+            else _imported(postprocessor, "sample postprocessor", POSTPROCESSORS)
+        ),
+        picker_name=picker,
+        postprocessor_name=postprocessor,
+    )
+
+
+def _imported(selector: str, kind: str, known: Collection[str]) -> Callable[..., Any]:
+    """What a dotted path names; ``known`` are the built-in names, for a selector that is neither."""
     module_name, _, attribute = selector.rpartition(".")
     if not module_name:
-        raise ConfigurationError(
-            f"unknown message matcher {selector!r}: use {', '.join(MATCHERS)}, or a dotted import path"
-        )
+        raise ConfigurationError(f"unknown {kind} {selector!r}: use {', '.join(known)}, or a dotted import path")
     try:
-        matcher = getattr(importlib.import_module(module_name), attribute)
+        hook = getattr(importlib.import_module(module_name), attribute)
     # Importing a user's module runs it, so anything may come out.
     except Exception as error:
-        raise ConfigurationError(f"cannot import message matcher {selector!r}: {error}") from error
-    if not callable(matcher):
-        raise ConfigurationError(f"message matcher {selector!r} is not callable")
-    if inspect.iscoroutinefunction(matcher) or inspect.iscoroutinefunction(type(matcher).__call__):
-        raise ConfigurationError(f"message matcher {selector!r} is async; a matcher is synchronous")
-    return _checked(matcher, selector)
+        raise ConfigurationError(f"cannot import {kind} {selector!r}: {error}") from error
+    if not callable(hook):
+        raise ConfigurationError(f"{kind} {selector!r} is not callable")
+    if inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(type(hook).__call__):
+        raise ConfigurationError(f"{kind} {selector!r} is async; a {kind.split()[-1]} is synchronous")
+    named: Callable[..., Any] = hook
+    return named
 
 
 def _checked(matcher: Callable[[Any, Any], Any], selector: str) -> Matcher:
