@@ -160,7 +160,7 @@ def test_the_last_turn_is_never_trimmed():
 def test_the_accumulated_sequence_must_be_consumed():
     forest = two_turns()
     leaf = forest.checkpoints[-1]
-    longer = replace(leaf, tokens=leaf.tokens.extend([99]))
+    longer = replace(leaf, tokens=leaf.prompt.extend([*leaf.tokens.tail.tolist(), 99]))
     with pytest.raises(SampleAssemblyFailed) as caught:
         assemble([forest.checkpoints[0], longer], forest.rules())
     assert str(caught.value) == "cursor 7 != len(accumulated_token_ids) 8 after processing all 2 records"

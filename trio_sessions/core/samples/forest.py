@@ -67,24 +67,34 @@ class Forest:
             raise ValueError(f"the active node {self.active} is none of {len(self.nodes)} nodes")
 
     @classmethod
-    def of_line(cls, leaf: Checkpoint | None) -> Forest:
-        """The forest of one line of checkpoints, root to ``leaf``."""
-        path = path_of(leaf)
+    def of(cls, checkpoints: Sequence[Checkpoint], active: Checkpoint | None) -> Forest:
+        """The forest of ``checkpoints``, which are in the order of their commits.
+
+        Args:
+            checkpoints: all of a session; the parent of each stands before it.
+            active: the one that the session's records and metadata show.
+        """
+        numbers = {checkpoint: index for index, checkpoint in enumerate(checkpoints)}
         return cls(
             nodes=tuple(
                 TreeNode(
                     id=index,
-                    parent=index - 1 if index else None,
+                    parent=None if checkpoint.parent is None else numbers[checkpoint.parent],
                     checkpoint=checkpoint,
                     seq=index,
                     truncated=checkpoint.completion.finish_reason == "length",
                     committed_at=checkpoint.record.timestamp,
                     response_id=checkpoint.completion.response_id or "",
                 )
-                for index, checkpoint in enumerate(path)
+                for index, checkpoint in enumerate(checkpoints)
             ),
-            active=len(path) - 1 if path else None,
+            active=None if active is None else numbers[active],
         )
+
+    @classmethod
+    def of_line(cls, leaf: Checkpoint | None) -> Forest:
+        """The forest of one line of checkpoints, root to ``leaf``."""
+        return cls.of(path_of(leaf), leaf)
 
     def leaves(self) -> list[TreeNode]:
         """Nodes that no other extends, in order of commits."""

@@ -19,7 +19,7 @@ from trio_sessions.core.samples.provenance import PROVENANCE, describe_turns, li
 from trio_sessions.core.samples.replay import indexer_topk, routed_experts
 from trio_sessions.core.samples.sample import PrefixCacheInfo, Sample, Status
 from trio_sessions.core.samples.turns import Turn, TurnReader
-from trio_sessions.core.tokens import TokenIds, TokenPath
+from trio_sessions.core.tokens import TokenIds
 from trio_sessions.errors import SampleAssemblyFailed
 
 __all__ = ["AssemblyRules", "assemble"]
@@ -157,9 +157,7 @@ def _merged(pieces: Sequence[_Piece], left_out: _LeftOut, *, incremental: bool) 
         if (experts and turn.routed_experts is None and not incremental) or (choices and turn.indexer_topk is None):
             left_out.add("after_replay_gap", pieces[index:])
             break
-        if turn.prompt_length < before.end or not _starts_with(
-            turn.checkpoint.tokens, before.turn.checkpoint.tokens, before.end
-        ):
+        if turn.prompt_length < before.end or not _starts_with(turn.checkpoint, before.turn.checkpoint, before.end):
             raise SampleAssemblyFailed(
                 f"record {index} must start with the tokens of record {index - 1}: its prompt of {turn.prompt_length} "
                 f"ids does not repeat the {before.end} ids up to the end of that turn"
@@ -169,11 +167,11 @@ def _merged(pieces: Sequence[_Piece], left_out: _LeftOut, *, incremental: bool) 
     return merged
 
 
-def _starts_with(tokens: TokenPath, before: TokenPath, length: int) -> bool:
+def _starts_with(turn: Checkpoint, before: Checkpoint, length: int) -> bool:
     """Whether the first ``length`` ids are the same; ids that are shared by construction are not compared."""
-    if tokens.parent is before and tokens.keep >= length:
+    if turn.prompt.parent is before.tokens and turn.kept >= length:
         return True
-    return bool(np.array_equal(tokens.materialize()[:length], before.materialize()[:length]))
+    return bool(np.array_equal(turn.tokens.materialize()[:length], before.tokens.materialize()[:length]))
 
 
 def _sample(pieces: Sequence[_Piece], rules: AssemblyRules, left_out: _LeftOut) -> Sample:

@@ -38,8 +38,8 @@ def describe_turns(
     before = 0
     for number, (turn, end) in enumerate(zip(turns, ends, strict=True)):
         checkpoint = turn.checkpoint
-        closed = min(max(checkpoint.tokens.keep, before), turn.prompt_length)
-        rendered = min(max(checkpoint.tokens.keep + checkpoint.synthetic, closed), turn.prompt_length)
+        closed = min(max(checkpoint.kept, before), turn.prompt_length)
+        rendered = min(max(checkpoint.kept + checkpoint.synthetic, closed), turn.prompt_length)
         for kind, start, stop in (
             ("prompt", before, closed),
             ("synthetic", closed, rendered),

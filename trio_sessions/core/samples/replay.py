@@ -116,10 +116,10 @@ def _joined_experts(turns: Sequence[Turn], rows: int, num_layers: int) -> Rows:
             raise SampleAssemblyFailed(f"additional R3: record {index} request carries no routed_experts_start_len")
         if start != covered:
             raise SampleAssemblyFailed(f"additional R3: record {index} starts at row {start}; expected {covered}")
-        if index and turn.checkpoint.tokens.keep < start:
+        if index and turn.checkpoint.kept < start:
             raise SampleAssemblyFailed(
                 f"additional R3: record {index} starts at row {start}, but its prompt kept only "
-                f"{turn.checkpoint.tokens.keep} ids of the turn before"
+                f"{turn.checkpoint.kept} ids of the turn before"
             )
         if end < start:
             raise SampleAssemblyFailed(f"additional R3: record {index} starts at row {start} behind its end {end}")
