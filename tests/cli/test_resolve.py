@@ -42,6 +42,8 @@ VALUES: dict[str, tuple[str, str, object]] = {
     "indexer_replay": ("1", "true", True),
     "incremental_replay": ("false", "false", False),
     "num_layers": ("4", "4", 4),
+    "sample_picker": ("longest", '"longest"', "longest"),
+    "sample_postprocessor": ("my.hooks.finish", '"my.hooks.finish"', "my.hooks.finish"),
     "lora": ("adapter", '"adapter"', "adapter"),
     "instance_id": ("ab" * 16, f'"{"ab" * 16}"', "ab" * 16),
     "store": ("memory", '"memory"', "memory"),

@@ -145,7 +145,7 @@ SERVE_OPTIONS: Final = (
     _setting(
         "mode",
         kinds.text("linear|tree"),
-        "linear keeps one line of turns a session; tree branches (not available yet).",
+        "linear keeps one line of turns a session and allows a retry of the last one; tree branches on anything.",
     ),
     _setting(
         "chat_template",
@@ -196,7 +196,18 @@ SERVE_OPTIONS: Final = (
         kinds.FLAG,
         "Keep only the routing rows that each turn adds; needs --routing-replay.",
     ),
-    _setting("num_layers", kinds.INTEGER, "Layers in a routing row, for replay data in samples (not available yet)."),
+    _setting("num_layers", kinds.INTEGER, "Layers in a routing row; needed to assemble samples with routed experts."),
+    _setting(
+        "sample_picker",
+        kinds.text("NAME_OR_PATH"),
+        "Chooses the leaves of a tree session that are trained: drop_retries, keep_all, longest, active_only, or the "
+        "dotted path of a function.",
+    ),
+    _setting(
+        "sample_postprocessor",
+        kinds.text("NAME_OR_PATH"),
+        "Finishes the samples that were picked: train_once, or the dotted path of a function.",
+    ),
     _setting("lora", kinds.text("NAME"), "Adapter that the engine applies to every turn."),
     _setting(
         "instance_id",
