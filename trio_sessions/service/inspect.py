@@ -64,7 +64,7 @@ class SessionInspector:
     def _mismatches(self, session: Session, active: Checkpoint | None) -> list[Mismatch] | None:
         if active is None:
             return None
-        # Tools are written once, at the head of the prompt: those that came later are no part of it.
+        # Most templates write tools once, at the head of the prompt: those that came later are no part of it.
         tools = path_of(active)[0].rendered_with.decoded_tools()
         kwargs = active.rendered_with.decoded_kwargs()
         try:
