@@ -54,7 +54,7 @@ class Settings:
         tokenizer: ``builtin``, a folder, or a hub id.
         family: what a probe of the chat template cannot find out: pinned kwargs, formats without a template.
         mode: ``linear`` keeps one line of turns a session; ``tree`` branches.
-        chat_template: file whose jinja text replaces the tokenizer's own template.
+        chat_template: file with jinja text, or a model's encoder in Python, that replaces the tokenizer's own template.
         chat_template_kwargs: launch defaults for the template's kwargs.
         special_tokens_in_content: what to do with a client's text that spells a control token: ``escape`` makes it
             ordinary text, ``allow`` leaves it a control token, ``reject`` refuses the request.

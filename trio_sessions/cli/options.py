@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 
 from trio_sessions.cli import kinds
 from trio_sessions.cli.kinds import Kind
-from trio_sessions.config import BUILTIN_TOKENIZER, LogFormat, LogLevel, Settings, ToolsAs
+from trio_sessions.config import BUILTIN_TOKENIZER, LogFormat, LogLevel, Settings, SpecialTokensInContent, ToolsAs
 from trio_sessions.core.history import OnToolsChange, OnTruncated
 from trio_sessions.errors import ConfigurationError
 
@@ -280,6 +280,13 @@ VERIFY_OPTIONS: Final = (
         kinds.JSON_OBJECT,
         "Values for the chat template's variables, as for serve.",
         _DEFAULTS.chat_template_kwargs,
+    ),
+    Option("tools_as", kinds.choice(get_args(ToolsAs)), "Form of tool definitions, as for serve.", _DEFAULTS.tools_as),
+    Option(
+        "special_tokens_in_content",
+        kinds.choice(get_args(SpecialTokensInContent)),
+        "Text of a client that spells a control token, as for serve.",
+        _DEFAULTS.special_tokens_in_content,
     ),
     Option("json", kinds.FLAG, "Print one JSON object instead of tables.", False),
 )

@@ -76,7 +76,7 @@ class SessionInspector:
 
         What is found is counted the first time.
         """
-        # Tools are written once, at the head of the prompt: those that came later are no part of it.
+        # Most templates write tools once, at the head of the prompt: those that came later are no part of it.
         tools = path_of(active)[0].rendered_with.decoded_tools()
         kwargs = active.rendered_with.decoded_kwargs()
         try:
