@@ -154,7 +154,7 @@ def test_origins_name_variables_and_files_but_not_the_command_line():
         ("engine", "localhost:30000", "'ftp://h'"),
         ("engine", "http://", "''"),
         ("engine", "http://h:99999", "[]"),
-        ("mode", "bush", "bush"),
+        ("mode", "bush", "'bush'"),
         ("mode", "both", "'both'"),
         ("store", "redis", "'redis'"),
         ("chat_template", "", "1"),
