@@ -1,0 +1,67 @@
+"""All three clients against a gateway in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from openai import OpenAI
+
+from tests.client.drivers import Driver
+from tests.processes import command
+from trio_sessions.client import RequestRefused, SessionNotFound
+
+USER = {"role": "user", "content": "How is the weather in Zürich?"}
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[str]:
+    with command("serve", "--port", "0") as gateway:
+        yield gateway.url
+        assert gateway.stop() == 0
+
+
+def test_a_rollout(driver: Driver, gateway: str) -> None:
+    async def scenario(client):
+        assert (await client.health()).status == "ok"
+        async with client.session() as session:
+            first = await session.chat([USER], seed=1)
+            messages = [USER, first.message, {"role": "user", "content": "And tomorrow?"}]
+            second = await session.chat(messages, seed=2)
+            assert second.finish_reason == "stop"
+            state = await session.read()
+            return session, state
+
+    session, state = driver.run(gateway, scenario)
+    assert [len(record["request"]["messages"]) for record in state.records] == [1, 3]
+    assert state.session_id == session.id
+
+    async def afterwards(client):
+        await client.attach(session.id).read()
+
+    with pytest.raises(SessionNotFound, match=session.id):
+        driver.run(gateway, afterwards)
+
+
+def test_an_openai_client_in_the_session(driver: Driver, gateway: str) -> None:
+    async def scenario(client):
+        async with client.session() as session:
+            agent = OpenAI(base_url=session.base_url, api_key="unused", max_retries=0)
+            agent.chat.completions.create(model="default", messages=[USER])
+            return await session.read()
+
+    assert len(driver.run(gateway, scenario).records) == 1
+
+
+def test_what_the_gateway_refuses(driver: Driver, gateway: str) -> None:
+    async def scenario(client):
+        async with client.session() as session:
+            with pytest.raises(RequestRefused, match="messages") as refused:
+                await session.chat([7])
+            assert refused.value.status == 400
+            await session.delete()
+            for ask in (session.read, session.delete, session.samples, lambda: session.chat([USER])):
+                with pytest.raises(SessionNotFound):
+                    await ask()
+
+    driver.run(gateway, scenario)
