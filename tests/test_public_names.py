@@ -52,9 +52,25 @@ def test_the_client_exports_exactly_these_names() -> None:
     assert all(hasattr(client, name) for name in client.__all__)
 
 
-def test_the_client_comes_without_a_server_or_a_tokenizer_library() -> None:
+def test_the_export_exports_exactly_these_names() -> None:
+    from trio_sessions import export
+
+    assert export.__all__ == [
+        "COLUMNS",
+        "FORMATS",
+        "SCHEMA_VERSION",
+        "Column",
+        "Format",
+        "SampleExport",
+        "format_of",
+        "rows_of",
+    ]
+    assert all(hasattr(export, name) for name in export.__all__)
+
+
+def test_client_and_export_come_without_a_server_or_a_tokenizer_library() -> None:
     program = (
-        "import sys, trio_sessions.client\n"
+        "import sys, trio_sessions.client, trio_sessions.export\n"
         "heavy = {'trio', 'quart', 'hypercorn', 'transformers', 'tokenizers', 'torch', 'pyarrow'} & set(sys.modules)\n"
         "raise SystemExit(', '.join(sorted(heavy)) or 0)"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import anyio
@@ -60,6 +61,25 @@ def test_a_cancelled_block_deletes_its_session(server: Scripted, url: str, backe
 
     run(backend, main)
     assert server.lines == ["POST /sessions", "DELETE /sessions/abc"]
+
+
+def test_a_task_that_asyncio_itself_cancels_deletes_its_session(server: Scripted, url: str) -> None:
+    server.script = [CREATED, SILENCE, Reply(204)]
+
+    async def rollout(client):
+        async with client.session() as session:
+            await session.chat([])
+
+    async def main():
+        async with AsyncClient(url) as client:
+            task = asyncio.create_task(rollout(client))
+            await until_arrived(server, 2)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(main())
+    assert server.lines == ["POST /sessions", "POST /sessions/abc/v1/chat/completions", "DELETE /sessions/abc"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from urllib.parse import unquote
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from trio_sessions.client import (
     AssemblyFailed,
     ClientError,
+    GatewayUnreachable,
     RequestRefused,
     ServerError,
     SessionNotFound,
@@ -20,7 +23,7 @@ from trio_sessions.client import (
     UnusableAnswer,
     wire,
 )
-from trio_sessions.client.transport import check_base_url
+from trio_sessions.client.transport import check_base_url, check_timeout
 from trio_sessions.client.wire import Answer
 from trio_sessions.core.samples import encode_samples
 from trio_sessions.errors import ConfigurationError
@@ -71,6 +74,21 @@ def test_a_status_and_its_text_decide_the_error(call, status, body, kind, text):
     if text is not None:
         assert raised.text == text
     assert str(raised).startswith(str(status))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, lambda raised: pickle.loads(pickle.dumps(raised))])
+@pytest.mark.parametrize(
+    "raised",
+    [
+        TruncatedGeneration(409, "no", body=b'{"error":"no"}', retry_after=1.0),
+        UnusableAnswer("what?", body=b"?"),
+        GatewayUnreachable("nobody", may_have_arrived=True),
+    ],
+    ids=repr,
+)
+def test_errors_travel_between_processes(raised, copied):
+    again = copied(raised)
+    assert (type(again), str(again), again.__dict__) == (type(raised), str(raised), raised.__dict__)
 
 
 def test_errors_of_the_contract_have_the_codes_of_the_gateways_own():
@@ -184,3 +202,9 @@ def test_a_url_that_is_none_is_refused(url):
 def test_a_url_may_have_a_path_and_a_slash_at_its_end():
     assert check_base_url("https://host/gateway/") == "https://host/gateway"
     assert wire.openai_base_url("https://host/gateway", "ab") == "https://host/gateway/sessions/ab/v1"
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
+def test_a_timeout_that_cannot_be_waited_for_is_refused(seconds):
+    with pytest.raises(ConfigurationError, match="positive number of seconds"):
+        check_timeout(seconds)

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 
 from tests.core import PATIENT
 from tests.core.samples.grown import Step, forests, line_of
-from trio_sessions.core.samples import Sample, SamplesReply, assemble, assemble_leaves, decode_samples
+from trio_sessions.core.samples import PrefixCacheInfo, Sample, SamplesReply, assemble, assemble_leaves, decode_samples
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.export import COLUMNS, FORMATS, SCHEMA_VERSION, SampleExport, format_of
 from trio_sessions.export.formats import ParquetWriter
@@ -202,13 +202,14 @@ def test_datasets_reads_it(tmp_path, suffix):
         {"metadata": {"x": object()}},
         {"metadata": {"x": float("nan")}},
         {"rollout_log_probs": np.array([0.0, -np.inf])},
+        {"prefix_cache_info": PrefixCacheInfo(cached_tokens=2**63)},
     ],
 )
 def test_a_session_that_cannot_be_written_leaves_no_trace(tmp_path, suffix, wrong):
     path = tmp_path / f"s.{suffix}"
     with SampleExport(path) as out:
         out.add("a", a_reply(a_sample()))
-        with pytest.raises(ValueError, match=r"JSON|finite"):
+        with pytest.raises(ValueError, match=r"JSON|finite|64 bits"):
             out.add("b", a_reply(a_sample(), a_sample(**wrong)))
         out.publish()
     if suffix == "safetensors":

@@ -19,6 +19,7 @@ from trio_sessions.client.transport import (
     DEFAULT_TIMEOUT,
     answer_of,
     check_base_url,
+    check_timeout,
     client_options,
     request_options,
 )
@@ -43,7 +44,7 @@ class Client:
         jitter: draws from 0 to 1.
 
     Raises:
-        ConfigurationError: ``base_url`` is not a URL of a gateway.
+        ConfigurationError: ``base_url`` is not a URL of a gateway, or ``timeout`` not a positive number.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Client:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.base_url = check_base_url(base_url)
-        self.timeout = timeout
+        self.timeout = check_timeout(timeout)
         self.retry = retry or RetryPolicy()
         self._sleep = sleep
         self._jitter = jitter

@@ -5,7 +5,7 @@ Codes that the gateway has too are the same: what one process raises, the other 
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from trio_sessions.errors import SessionError
 
@@ -25,9 +25,13 @@ _MOST_SHOWN: Final = 500
 
 
 class ClientError(SessionError):
-    """Base of every error that a client raises on purpose."""
+    """Base of every error that a client raises on purpose. All of them can be pickled, as Ray does with errors."""
 
     code: ClassVar[str] = "client_error"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default calls the class with the text alone.
+        return _restored, (type(self), self.args, self.__dict__)
 
 
 class GatewayUnreachable(ClientError):
@@ -107,3 +111,9 @@ class ServerError(StatusError):
     """The gateway or its engine failed. A turn that ended so is not recorded."""
 
     code: ClassVar[str] = "server_error"
+
+
+def _restored(kind: type[ClientError], args: tuple[Any, ...], attributes: dict[str, Any]) -> ClientError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error

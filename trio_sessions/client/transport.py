@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections.abc import Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -12,7 +13,15 @@ import httpx
 from trio_sessions.client.wire import Answer, Call
 from trio_sessions.errors import ConfigurationError
 
-__all__ = ["DEFAULT_BASE_URL", "DEFAULT_TIMEOUT", "answer_of", "check_base_url", "client_options", "request_options"]
+__all__ = [
+    "DEFAULT_BASE_URL",
+    "DEFAULT_TIMEOUT",
+    "answer_of",
+    "check_base_url",
+    "check_timeout",
+    "client_options",
+    "request_options",
+]
 
 DEFAULT_BASE_URL: Final = "http://127.0.0.1:8700"
 DEFAULT_TIMEOUT: Final = 660.0
@@ -38,6 +47,17 @@ def check_base_url(url: str) -> str:
     if not usable:
         raise ConfigurationError(f"the gateway must be an http or https URL such as {DEFAULT_BASE_URL}, got {url!r}")
     return url.rstrip("/")
+
+
+def check_timeout(seconds: float) -> float:
+    """A timeout that can be waited for.
+
+    Raises:
+        ConfigurationError: it is not positive or not finite.
+    """
+    if not 0 < seconds < math.inf:
+        raise ConfigurationError(f"the timeout must be a positive number of seconds, got {seconds!r}")
+    return seconds
 
 
 def client_options(base_url: str, headers: Mapping[str, str] | None) -> dict[str, Any]:

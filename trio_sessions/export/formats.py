@@ -11,7 +11,7 @@ import numpy as np
 
 from trio_sessions.core.samples import Sample, SamplesReply, encode_samples
 from trio_sessions.errors import ConfigurationError, LibraryMissing
-from trio_sessions.export.schema import COLUMNS, SCHEMA_VERSION, Row, rows_of
+from trio_sessions.export.schema import COLUMNS, SCHEMA_VERSION, rows_of
 
 __all__ = ["FORMATS", "Format", "SampleWriter", "format_of", "open_writer"]
 
@@ -111,20 +111,22 @@ class ParquetWriter:
             metadata={"trio_sessions.schema_version": str(SCHEMA_VERSION)},
         )
         self._parquet = pyarrow.parquet.ParquetWriter(file, self._schema, compression="zstd")
-        self._rows: list[Row] = []
+        self._batches: list[Any] = []
         self._bytes = 0
 
     def add(self, session_id: str, reply: SamplesReply) -> None:
         """See ``SampleWriter.add``."""
         rows = rows_of(session_id, reply)
-        self._rows += rows
-        self._bytes += sum(_size(row) for row in rows)
+        columns = [self._arrow.array([row[field.name] for row in rows], type=field.type) for field in self._schema]
+        batch = self._arrow.RecordBatch.from_arrays(columns, schema=self._schema)
+        self._batches.append(batch)
+        self._bytes += batch.nbytes
         if self._bytes >= self._group_bytes:
             self._flush()
 
     def finish(self) -> None:
         """Write the rows that are left, and the footer."""
-        if self._rows:
+        if self._batches:
             self._flush()
         self._parquet.close()
 
@@ -133,10 +135,10 @@ class ParquetWriter:
         self._parquet.close()
 
     def _flush(self) -> None:
-        arrow = self._arrow
-        columns = [arrow.array([row[field.name] for row in self._rows], type=field.type) for field in self._schema]
-        self._parquet.write_table(arrow.Table.from_arrays(columns, schema=self._schema))
-        self._rows, self._bytes = [], 0
+        table = self._arrow.Table.from_batches(self._batches, schema=self._schema)
+        if table.num_rows:
+            self._parquet.write_table(table, row_group_size=table.num_rows)
+        self._batches, self._bytes = [], 0
 
 
 class SafetensorsWriter:
@@ -182,10 +184,3 @@ def _listed(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     raise TypeError(f"not JSON: {type(value).__name__}")
-
-
-def _size(row: Row) -> int:
-    return sum(
-        value.nbytes if isinstance(value, np.ndarray) else len(value) if isinstance(value, str) else 8
-        for value in row.values()
-    )

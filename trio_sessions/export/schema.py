@@ -67,7 +67,7 @@ def rows_of(session_id: str, reply: SamplesReply) -> list[Row]:
     """The rows of a session's samples.
 
     Raises:
-        ValueError: a sample has a number that is not finite, or metadata that is not JSON.
+        ValueError: a sample has a number that is not finite or too large, or metadata that is not JSON.
     """
     return [_row(session_id, index, sample) for index, sample in enumerate(reply.samples)]
 
@@ -89,8 +89,8 @@ def _row(session_id: str, index: int, sample: Sample) -> Row:
         "reward": number,
         "reward_json": None if number is not None or sample.reward is None else _json(sample.reward),
         "weight_versions": list(sample.weight_versions),
-        "cached_tokens": sample.prefix_cache_info.cached_tokens,
-        "total_prompt_tokens": sample.prefix_cache_info.total_prompt_tokens,
+        "cached_tokens": _int64(sample.prefix_cache_info.cached_tokens),
+        "total_prompt_tokens": _int64(sample.prefix_cache_info.total_prompt_tokens),
         **_flat("rollout_routed_experts", sample.rollout_routed_experts),
         **_flat("rollout_indexer_topk", sample.rollout_indexer_topk),
         "metadata": _json(dict(sample.metadata)),
@@ -106,6 +106,12 @@ def _number(reward: Any) -> float | None:
         return None
     # A whole number that a float cannot hold is kept as text.
     return number if math.isfinite(number) and number == reward else None
+
+
+def _int64(number: int) -> int:
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{number} does not fit into 64 bits")
+    return number
 
 
 def _flat(name: str, rows: Any) -> Row:
