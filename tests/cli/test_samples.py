@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from tests.client.scripted import DROP, Received, Reply, Scripted, free_port
+from tests.client.scripted import DROP, SILENCE, Received, Reply, Scripted, free_port
 from tests.core.samples.grown import Step, line_of
 from trio_sessions.cli.app import main
 from trio_sessions.cli.progress import progress_bar
 from trio_sessions.core.samples import assemble, decode_samples, encode_samples
+from trio_sessions.export import FORMATS
 
 HEALTHY = Reply.json({"status": "ok", "session_server_instance_id": "i"})
 
@@ -164,6 +168,35 @@ def test_wrong_use_is_one_line(capsys, monkeypatch, tmp_path, arguments, text):
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert text in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_export_leaves_nothing(gateway, tmp_path):
+    gateway.script = [HEALTHY, SILENCE]
+    command = [sys.executable, "-m", "trio_sessions.cli", "samples", "1", "--out", "s.jsonl", "--gateway", gateway.url]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        for _ in range(2):
+            assert gateway.arrived.acquire(timeout=20)
+        assert [path.suffix for path in tmp_path.iterdir()] == [".partial"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_full_disk_is_one_line(gateway, tmp_path, suffix):
+    program = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "from trio_sessions.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    names = [str(n) for n in range(1, 30)]
+    command = [sys.executable, "-c", program, "samples", *names, "--out", f"s.{suffix}", "--gateway", gateway.url]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[1:] == [f"trio-sessions: error: cannot write s.{suffix}: File too large"]
     assert list(tmp_path.iterdir()) == []
 
 

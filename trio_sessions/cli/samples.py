@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Final
 
 import trio
 
-from trio_sessions.cli.complaint import CRASHED, complain
+from trio_sessions.cli.complaint import CRASHED, announce, complain
 from trio_sessions.cli.progress import progress_bar
 from trio_sessions.client import AsyncClient, ClientError, SamplesReply
 from trio_sessions.errors import ConfigurationError
@@ -102,8 +101,7 @@ async def export_and_report(
         except OSError as error:
             complain(f"cannot write {out}: {error.strerror or error}")
             return CRASHED
-    sys.stdout.write(tally.summary(out, export.format))
-    sys.stdout.flush()
+    announce(tally.summary(out, export.format))
     return CRASHED if tally.failed else 0
 
 

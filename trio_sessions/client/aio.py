@@ -17,6 +17,7 @@ from trio_sessions.client.retry import Attempts, Done, RetryPolicy
 from trio_sessions.client.transport import (
     DEFAULT_BASE_URL,
     DEFAULT_TIMEOUT,
+    LAST_WORD_SECONDS,
     answer_of,
     check_base_url,
     check_timeout,
@@ -30,7 +31,6 @@ __all__ = ["AsyncClient", "AsyncSession"]
 
 Result = TypeVar("Result")
 
-_LAST_WORD_SECONDS: Final = 5.0
 # Samples with replay data take long to read; other tasks go on meanwhile.
 _LONG_BYTES: Final = 1_000_000
 
@@ -104,14 +104,14 @@ class AsyncClient:
         except BaseException:
             # What went wrong in the block is what the caller has to see. One that is cancelled does not want to wait,
             # but a session that stays takes memory until the gateway ends.
-            with suppress(ClientError), anyio.move_on_after(_LAST_WORD_SECONDS, shield=True):
+            with suppress(ClientError), anyio.move_on_after(LAST_WORD_SECONDS, shield=True):
                 await session.delete()
             raise
         try:
             with suppress(SessionNotFound):
                 await session.delete()
         except anyio.get_cancelled_exc_class():
-            with suppress(ClientError), anyio.move_on_after(_LAST_WORD_SECONDS, shield=True):
+            with suppress(ClientError), anyio.move_on_after(LAST_WORD_SECONDS, shield=True):
                 await session.delete()
             raise
 

@@ -17,6 +17,7 @@ from trio_sessions.client.retry import Attempts, Done, RetryPolicy
 from trio_sessions.client.transport import (
     DEFAULT_BASE_URL,
     DEFAULT_TIMEOUT,
+    LAST_WORD_SECONDS,
     answer_of,
     check_base_url,
     check_timeout,
@@ -95,18 +96,18 @@ class Client:
         try:
             yield session
         except BaseException:
-            # What went wrong in the block is what the caller has to see.
+            # What went wrong in the block is what the caller has to see, and soon.
             with suppress(ClientError):
-                session.delete()
+                self._run(wire.delete(session.id), timeout=min(self.timeout, LAST_WORD_SECONDS))
             raise
         with suppress(SessionNotFound):
             session.delete()
 
-    def _run(self, call: Call[Result]) -> Result:
+    def _run(self, call: Call[Result], *, timeout: float | None = None) -> Result:
         attempts = Attempts(call, self.retry, self._jitter, gateway=self.base_url)
         while True:
             try:
-                response = self._http.request(**request_options(call, self.timeout))
+                response = self._http.request(**request_options(call, timeout or self.timeout))
             except httpx.HTTPError as error:
                 verdict: Any = attempts.failed(error)
             else:

@@ -16,6 +16,7 @@ from trio_sessions.errors import ConfigurationError
 __all__ = [
     "DEFAULT_BASE_URL",
     "DEFAULT_TIMEOUT",
+    "LAST_WORD_SECONDS",
     "answer_of",
     "check_base_url",
     "check_timeout",
@@ -26,6 +27,9 @@ __all__ = [
 DEFAULT_BASE_URL: Final = "http://127.0.0.1:8700"
 DEFAULT_TIMEOUT: Final = 660.0
 """Longer than a gateway waits for its engine by default, so that the gateway's own error comes first."""
+
+LAST_WORD_SECONDS: Final = 5.0
+"""How long a block that failed or was cancelled may take to delete its session."""
 
 _CONNECT_SECONDS: Final = 10.0
 _QUICK_SECONDS: Final = 30.0
