@@ -43,6 +43,34 @@ def test_a_rollout(driver: Driver, gateway: str) -> None:
         driver.run(gateway, afterwards)
 
 
+def test_samples_are_what_was_recorded(driver: Driver, gateway: str) -> None:
+    async def scenario(client):
+        async with client.session() as session:
+            assert (await session.samples()).empty_reason == "no_records"
+            first = await session.chat([USER], seed=1)
+            await session.chat([USER, first.message, {"role": "user", "content": "And tomorrow?"}], seed=2)
+            reply = await session.samples()
+            cut = await session.samples(max_seq_len=len(reply.samples[0].tokens) - 1)
+            with pytest.raises(RequestRefused, match="max_seq_len"):
+                await session.samples(max_seq_len=-1)
+            return reply, cut, await session.read()
+
+    reply, cut, state = driver.run(gateway, scenario)
+    [sample] = reply.samples
+    assert sample.tokens.tolist() == state.metadata["accumulated_token_ids"]
+    sampled = [
+        (log_prob, token_id)
+        for record in state.records
+        for log_prob, token_id, *_ in record["response"]["choices"][0]["meta_info"]["output_token_logprobs"]
+    ]
+    trained = sample.loss_mask == 1
+    assert sample.tokens[sample.response_start :][trained].tolist() == [token_id for _, token_id in sampled]
+    assert sample.rollout_log_probs[trained].tolist() == [log_prob for log_prob, _ in sampled]
+    assert sample.status == "completed"
+    assert not sample.tokens.flags.writeable
+    assert (cut.samples[0].status, len(cut.samples[0].tokens)) == ("truncated", len(sample.tokens) - 1)
+
+
 def test_an_openai_client_in_the_session(driver: Driver, gateway: str) -> None:
     async def scenario(client):
         async with client.session() as session:
