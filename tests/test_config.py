@@ -28,7 +28,7 @@ def _nested(depth: int) -> dict[str, Any]:
         ("engine", "http://h:99999", "--engine"),
         ("engine", "ftp://h", "--engine"),
         ("engine", "http://h:30000/v1/", "--engine"),
-        ("mode", "tree", "--mode"),
+        ("mode", "bush", "--mode"),
         ("mode", "other", "--mode"),
         ("store", "disk", "--store"),
         ("instance_id", "F" * 32, "--instance-id"),

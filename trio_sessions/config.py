@@ -54,7 +54,7 @@ class Settings:
         tokenizer: ``builtin``, a folder, or a hub id.
         family: what a probe of the chat template cannot find out: pinned kwargs, formats without a template.
         mode: ``linear`` keeps one line of turns a session; ``tree`` branches.
-        chat_template: file whose jinja text replaces the tokenizer's own template.
+        chat_template: file with jinja text, or a model's encoder in Python, that replaces the tokenizer's own template.
         chat_template_kwargs: launch defaults for the template's kwargs.
         special_tokens_in_content: what to do with a client's text that spells a control token: ``escape`` makes it
             ordinary text, ``allow`` leaves it a control token, ``reject`` refuses the request.
@@ -71,6 +71,8 @@ class Settings:
         indexer_replay: ask the engine for indexer choices and keep them.
         incremental_replay: keep only the routing rows each turn adds; needs ``routing_replay``.
         num_layers: layers in a routing row; needed to assemble replay data.
+        sample_picker: name of a built-in picker or a dotted import path: which leaves of a tree session are trained.
+        sample_postprocessor: likewise, what finishes the samples that were picked.
         lora: adapter the engine applies to every turn.
         instance_id: 32 hex digits that identify this process; None draws one.
         store: where sessions live.
@@ -99,6 +101,8 @@ class Settings:
     indexer_replay: bool = False
     incremental_replay: bool = False
     num_layers: int | None = None
+    sample_picker: str = "drop_retries"
+    sample_postprocessor: str = "train_once"
     lora: str | None = None
     instance_id: str | None = None
     store: Store = "memory"
@@ -112,7 +116,6 @@ class Settings:
     def __post_init__(self) -> None:
         _require(0 <= self.port <= 65535, f"--port must be between 0 and 65535, got {self.port}")
         _require(self.mode in get_args(Mode), f"--mode must be linear or tree, got {self.mode}")
-        _require(self.mode != "tree", "--mode tree is not available yet; use --mode linear")
         _require(
             self.store in get_args(Store),
             f"--store must be memory, got {self.store}: no other store exists yet",

@@ -37,7 +37,7 @@ def late(stored, appended):
         ((), [result("a"), result()], [2, 3]),
         (("a",), [result()], []),
         (("",), [result("a")], []),
-        (("a",), [USER, result("b")], []),
+        (("a",), [USER, result("b"), result("a")], [3]),
         (("a",), [], []),
     ],
     ids=["all", "one of two", "another", "two of three", "no call", "no id", "call without id", "not leading", "none"],

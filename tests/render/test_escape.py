@@ -142,3 +142,11 @@ def test_what_is_treated_is_not_changed() -> None:
     message = user("<s>")
     ControlText("escape", ["<s>"]).treat([message], [{"a": "<s>"}])
     assert message == user("<s>")
+
+
+def test_a_token_that_overlaps_itself_is_marked_everywhere():
+    control = ControlText("escape", ["aa"])
+    escaped = control.treat([{"role": "user", "content": "baaab"}], None)
+    assert escaped.mark is not None
+    assert "aa" not in escaped.messages[0]["content"]
+    assert escaped.messages[0]["content"].replace(escaped.mark, "") == "baaab"

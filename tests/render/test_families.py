@@ -199,6 +199,34 @@ def test_an_encoder_that_is_none(tmp_path, source, complaint):
         load_renderer("builtin", chat_template=file)
 
 
+def test_a_template_of_ones_own_is_never_replaced_by_a_family(folder):
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+    with pytest.raises(ConfigurationError, match="no control token separates"):
+        load_renderer(str(unpack("deepseek-v4", folder)), chat_template=template)
+
+
+def test_ids_that_their_text_does_not_encode_to_stop_the_launch(folder, monkeypatch):
+    import renderers
+
+    create = renderers.create_renderer
+
+    class Padded:
+        """A renderer that ends with an id which no text of its own encodes to."""
+
+        def __init__(self, *arguments):
+            self._renderer = create(*arguments)
+
+        def render_ids(self, *arguments, **options):
+            return [*self._renderer.render_ids(*arguments, **options), *self._spelled]
+
+        # "the" in two pieces.
+        _spelled = (86, 263)
+
+    monkeypatch.setattr(renderers, "create_renderer", Padded)
+    with pytest.raises(ConfigurationError, match=r"not what their text encodes to .* --chat-template FILE\.py"):
+        load_renderer(str(unpack("deepseek-v4", folder)), family="deepseekv4")
+
+
 def test_a_template_in_a_file(tmp_path):
     file = tmp_path / "template.jinja"
     file.write_text("{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}")
@@ -255,3 +283,25 @@ def test_case_8_deepseek_v4_folds_results_and_a_users_message_into_one_turn(by_l
     # The order of the results is that of the calls, which only the real turn knows.
     assert [*history_ids[: extension.keep], *extension.token_ids.tolist()] == full
     assert by_library.decode(extension.token_ids).count("<｜User｜>") == 1
+
+
+@pytest.mark.parametrize("kwargs", [{"enable_thinking": False}, {"thinking_mode": "chat"}, {"thinking": False}])
+def test_an_encoder_knows_its_switch_without_a_family(folder, kwargs):
+    tokenizer = str(unpack("deepseek-v4", folder))
+    renderer = load_renderer(tokenizer, chat_template=encoder_of("deepseek-v4"), chat_template_kwargs=kwargs)
+    assert renderer.effective_kwargs({}) == {"thinking": False}
+    assert renderer.profile.generation_opener.endswith("</think>")
+    with pytest.raises(InvalidRequest, match="contradicts"):
+        renderer.effective_kwargs({"thinking": True, "enable_thinking": False})
+
+
+@pytest.mark.parametrize(("family", "noted"), [("glm47", True), ("default", False), ("deepseekv4", True)])
+def test_what_is_pinned_to_no_effect_is_noted(family, noted):
+    notes = load_renderer("builtin", family=family).notes
+    assert any("does not read" in note and family in note for note in notes) is noted
+
+
+def test_a_case_that_contradicts_what_a_family_pins_is_skipped(folder):
+    report = verify_renderer(load_renderer(str(unpack("glm-4.7-flash", folder)), family="glm53"))
+    assert report.passed, str(report)
+    assert [case.outcome for case in report.cases if case.name == "thinking switched off"] == ["skipped"]

@@ -95,3 +95,45 @@ def test_a_long_history_weighs_where_it_is_rendered(name, heavy):
     stored = [user("word " * 1000)]
     weight = renderer.weight([tool("x")], stored=stored, tools=None, kwargs={})
     assert (weight > 5000) is heavy
+
+
+def test_a_late_result_is_looked_for_in_the_whole_history():
+    renderer = renderer_of("looks names up")
+    asked = assistant("", named_call("search", "call00000", "a"), named_call("fetch", "call00001", "b"))
+    history = [user("go"), asked, tool("one", "call00001"), assistant("and the other?")]
+    late = tool("two", "call00000")
+    full = renderer.render([*history, late], tools=None, kwargs={}).tolist()
+    stored = renderer.canonical(history, tools=None, kwargs={})[:-1]
+    extension = renderer.extend(stored, stored_messages=history, appended=[late], tools=None, kwargs={})
+    assert [*stored.tolist(), *extension.token_ids.tolist()] == full
+    assert "tool search" in renderer.decode(extension.token_ids)
+
+
+def test_a_call_id_that_was_used_before_is_looked_for_in_the_whole_history():
+    body = (
+        "{% if m.role == 'tool' %}<|im_start|>tool{% for p in messages %}{% for c in p.tool_calls or [] %}"
+        "{% if c.id == m.tool_call_id %} {{ c.function.name }}{% endif %}{% endfor %}{% endfor %}\n"
+        "{{ m.content }}<|im_end|>\n{% else %}" + turn() + "{% endif %}"
+    )
+    renderer = from_template("{% for m in messages %}" + body + "{% endfor %}<|im_start|>assistant\n")
+    assert renderer.profile.roles["tool"].reach["call"] == "last turn"
+    first, second = (assistant("", named_call(name, "call00000", "x")) for name in ("search", "fetch"))
+    history = [user("go"), first, tool("one", "call00000"), second]
+    extension = renderer.extend(
+        ids_of(0), stored_messages=history, appended=[tool("two", "call00000")], tools=None, kwargs={}
+    )
+    assert "tool search fetch" in renderer.decode(extension.token_ids)
+
+
+def test_a_suffix_behind_real_turns_is_rendered_with_the_tools():
+    body = (
+        "{% if m.role == 'tool' %}<|im_start|>tool {{ messages[loop.index0 - 1].role }} {{ (tools or []) | length }}\n"
+        "{{ m.content }}<|im_end|>\n{% else %}" + turn() + "{% endif %}"
+    )
+    renderer = from_template("{% for m in messages %}" + body + "{% endfor %}<|im_start|>assistant\n")
+    tools = [{"type": "function", "function": {"name": "lookup"}}]
+    history = [user("go"), assistant("", named_call("lookup", "call00000", "x"))]
+    extension = renderer.extend(
+        ids_of(0), stored_messages=history, appended=[tool("two", "call00000")], tools=tools, kwargs={}
+    )
+    assert "tool assistant 1\n" in renderer.decode(extension.token_ids)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.render.conversations import ids_of, terminator, user
-from tests.render.families import renderer_of
+from tests.render.families import TEMPLATES, from_template, renderer_of
 from trio_sessions.errors import InvalidRequest
 from trio_sessions.render.tools import engine_tools
 
@@ -65,3 +65,22 @@ def test_malformed_tools_are_refused_by_place(tools, complaint):
     assert str(caught.value) == complaint
     with pytest.raises(InvalidRequest):
         renderer.extend(ids_of(terminator(renderer)), stored_messages=[], appended=[user("a")], tools=tools, kwargs={})
+
+
+@pytest.mark.parametrize(
+    ("tools_as", "written"),
+    [
+        ("given", '{"function": {"name": "f", "note": 1}, "type": "function"}'),
+        ("function", '{"description": null, "name": "f", "parameters": null, "strict": false}'),
+        (
+            "sglang",
+            '{"type": "function", "function": {"description": null, "name": "f", "parameters": null, "strict": false}}',
+        ),
+    ],
+)
+def test_tools_are_written_as_the_launch_wants_them(tools_as, written):
+    renderer = from_template(TEMPLATES["chatml"], tools_as=tools_as)
+    tools = [{"function": {"name": "f", "note": 1}, "type": "function"}]
+    text = renderer.decode(renderer.render([user("a")], tools=tools, kwargs={}))
+    assert text.startswith(f"<|im_start|>system\n[{written}]<|im_end|>")
+    assert renderer.profile.tools == {"given": "given", "function": "function", "sglang": "wrapper"}[tools_as]

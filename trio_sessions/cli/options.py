@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 
 from trio_sessions.cli import kinds
 from trio_sessions.cli.kinds import Kind
-from trio_sessions.config import BUILTIN_TOKENIZER, LogFormat, LogLevel, Settings, ToolsAs
+from trio_sessions.config import BUILTIN_TOKENIZER, LogFormat, LogLevel, Settings, SpecialTokensInContent, ToolsAs
 from trio_sessions.core.history import OnToolsChange, OnTruncated
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.export import FORMATS
@@ -151,7 +151,7 @@ SERVE_OPTIONS: Final = (
     _setting(
         "mode",
         kinds.text("linear|tree"),
-        "linear keeps one line of turns a session; tree branches (not available yet).",
+        "linear keeps one line of turns a session and allows a retry of the last one; tree branches on anything.",
     ),
     _setting(
         "chat_template",
@@ -202,7 +202,18 @@ SERVE_OPTIONS: Final = (
         kinds.FLAG,
         "Keep only the routing rows that each turn adds; needs --routing-replay.",
     ),
-    _setting("num_layers", kinds.INTEGER, "Layers in a routing row, for replay data in samples (not available yet)."),
+    _setting("num_layers", kinds.INTEGER, "Layers in a routing row; needed to assemble samples with routed experts."),
+    _setting(
+        "sample_picker",
+        kinds.text("NAME_OR_PATH"),
+        "Chooses the leaves of a tree session that are trained: drop_retries, keep_all, longest, active_only, or the "
+        "dotted path of a function.",
+    ),
+    _setting(
+        "sample_postprocessor",
+        kinds.text("NAME_OR_PATH"),
+        "Finishes the samples that were picked: train_once, or the dotted path of a function.",
+    ),
     _setting("lora", kinds.text("NAME"), "Adapter that the engine applies to every turn."),
     _setting(
         "instance_id",
@@ -293,6 +304,13 @@ VERIFY_OPTIONS: Final = (
         kinds.JSON_OBJECT,
         "Values for the chat template's variables, as for serve.",
         _DEFAULTS.chat_template_kwargs,
+    ),
+    Option("tools_as", kinds.choice(get_args(ToolsAs)), "Form of tool definitions, as for serve.", _DEFAULTS.tools_as),
+    Option(
+        "special_tokens_in_content",
+        kinds.choice(get_args(SpecialTokensInContent)),
+        "Text of a client that spells a control token, as for serve.",
+        _DEFAULTS.special_tokens_in_content,
     ),
     Option("json", kinds.FLAG, "Print one JSON object instead of tables.", False),
 )

@@ -17,6 +17,7 @@ from rich.text import Text
 from trio_sessions.cli.checks import check_family, check_tokenizer
 from trio_sessions.cli.complaint import CRASHED
 from trio_sessions.cli.progress import progress
+from trio_sessions.config import SpecialTokensInContent, ToolsAs
 from trio_sessions.core.tokens import as_token_ids
 from trio_sessions.errors import ConfigurationError
 
@@ -38,6 +39,8 @@ async def verify_and_show(
     family: str,
     chat_template: Path | None,
     chat_template_kwargs: Mapping[str, Any],
+    tools_as: ToolsAs,
+    special_tokens_in_content: SpecialTokensInContent,
     json: bool,
 ) -> int:
     """Check a template and print what came of it; the exit status.
@@ -50,7 +53,15 @@ async def verify_and_show(
     with progress(f"Checking the chat template of {tokenizer} ..."):
         try:
             renderer, report = await trio.to_thread.run_sync(
-                partial(_verify, tokenizer, family, chat_template, chat_template_kwargs)
+                partial(
+                    _verify,
+                    tokenizer,
+                    family=family,
+                    chat_template=chat_template,
+                    chat_template_kwargs=chat_template_kwargs,
+                    tools_as=tools_as,
+                    special_tokens=special_tokens_in_content,
+                )
             )
         except ConfigurationError as error:
             # Here the tokenizer is no option but an argument.
@@ -112,7 +123,9 @@ def print_verification(renderer: TemplateRenderer, report: VerifyReport, console
     console.print(_matrix(report))
     console.print()
     counts = ", ".join(f"{report.count(outcome)} {outcome}" for outcome in ("passed", "failed", "skipped"))
-    verdict = Text("This template can be served exactly", "bold green")
+    without = [role for role in ("user", "tool") if role in renderer.profile.refused]
+    but = f", but without {' and '.join(without)} messages behind a turn" if without else ""
+    verdict = Text(f"This template can be served exactly{but}", "bold yellow" if but else "bold green")
     if not report.passed:
         verdict = Text("This template is not served exactly", "bold red")
     console.print(verdict.append(f": {counts}.", "default not bold"))
@@ -181,13 +194,11 @@ def _matrix(report: VerifyReport) -> Table:
     return table
 
 
-def _verify(
-    tokenizer: str, family: str, chat_template: Path | None, kwargs: Mapping[str, Any]
-) -> tuple[TemplateRenderer, VerifyReport]:
+def _verify(tokenizer: str, **options: Any) -> tuple[TemplateRenderer, VerifyReport]:
     from trio_sessions.render.load import load_renderer
     from trio_sessions.render.verify import verify_renderer
 
-    renderer = load_renderer(tokenizer, family=family, chat_template=chat_template, chat_template_kwargs=kwargs)
+    renderer = load_renderer(tokenizer, **options)
     return renderer, verify_renderer(renderer)
 
 

@@ -14,10 +14,11 @@ from typing import Any, Literal, TypeAlias
 __all__ = ["BoundaryEvent", "BoundaryKind", "Origin", "late_tool_results"]
 
 BoundaryKind: TypeAlias = Literal[
-    "stop_replaced", "turn_closed", "tools_changed", "template_kwargs_changed", "late_tool_result"
+    "stop_replaced", "other_stop", "turn_closed", "tools_changed", "template_kwargs_changed", "late_tool_result"
 ]
 """
 ``stop_replaced``: the last sampled id was the opener of another role and became the right one.
+``other_stop``: the turn ended with another stop id than the template writes there; it was kept.
 ``turn_closed``: the engine left the turn without a stop id, and a close was added.
 ``tools_changed``, ``template_kwargs_changed``: the request renders with others than the checkpoint it extends.
 ``late_tool_result``: a tool result answers no call of the turn before it.
@@ -54,7 +55,7 @@ class BoundaryEvent:
 def late_tool_results(
     stored: Sequence[Mapping[str, Any]], appended: Sequence[Mapping[str, Any]], *, position: int
 ) -> tuple[BoundaryEvent, ...]:
-    """Events for leading tool results of ``appended`` that answer no call of the last stored turn.
+    """Events for tool results of ``appended`` that answer no call of the last stored turn.
 
     A result that came in an earlier request stands before that turn; a template that merges adjacent results would
     have put the two together.
@@ -62,18 +63,21 @@ def late_tool_results(
     Args:
         stored: the reused messages, the last of which is an assistant's.
         appended: what the request adds.
-        position: where ``appended`` starts in the prompt.
+        position: where ``appended`` starts in the prompt, and is said to be of each of them.
     """
     calls = stored[-1].get("tool_calls") if stored else None
     called = [call.get("id") for call in calls or () if isinstance(call, Mapping)]
+    texts = {call_id for call_id in called if isinstance(call_id, str)}
+    others = [call_id for call_id in called if not isinstance(call_id, str)]
     late = []
     for index, message in enumerate(appended, start=len(stored)):
         if message.get("role") != "tool":
-            break
+            continue
         answered = message.get("tool_call_id")
         # A result without an id answers whatever was called last, a call without one is answered by any result. Ids
         # are what an engine and a client sent: nothing says that they are text.
-        if not any(not answered or not call_id or call_id == answered for call_id in called):
+        known = answered in texts if isinstance(answered, str) else answered in others
+        if not called or (answered and all(called) and not known):
             late.append(index)
     return tuple(
         BoundaryEvent("late_tool_result", position, f"message {index} answers no call of the turn before it")

@@ -39,4 +39,5 @@ class ConversationTemplate(Protocol):
 
         Raises:
             InvalidRequest: the conversation is refused, or of a shape that cannot be rendered.
+            TokenizationFailed: the format is made of ids, which their text does not encode to.
         """

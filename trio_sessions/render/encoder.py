@@ -52,6 +52,11 @@ class EncoderTemplate:
         self._encode: Callable[..., Any] = function
         self._parameters = frozenset(inspect.signature(function).parameters) - {"messages"}
 
+    @property
+    def switches_thinking(self) -> bool:
+        """Whether the function can switch thinking on and off."""
+        return _MODE in self._parameters
+
     def mentions(self, name: str) -> bool:
         """See ``ConversationTemplate.mentions``."""
         return name in self._parameters or (name == "thinking" and _MODE in self._parameters)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from trio_sessions.errors import InvalidRequest
 
-__all__ = ["FAMILIES", "Family"]
+__all__ = ["ENCODER", "FAMILIES", "Family"]
 
 _MISSING: Final = object()
 # Names that engines accept for one switch of the DeepSeek encoders; the first is the one that their parsers read.
@@ -83,6 +83,9 @@ _DEEPSEEK: Final[Mapping[str, Any]] = {
     "defaults": {"thinking": True},
     "thinking_aliases": True,
 }
+
+ENCODER: Final = Family("auto", defaults=_DEEPSEEK["defaults"], thinking_aliases=True)
+"""Of a model's own encoder, where no family is named: what engines know of the switch that it has."""
 
 FAMILIES: Final[Mapping[str, Family]] = {
     family.name: family

@@ -31,11 +31,12 @@ _CLOCK: Final = "strftime_now"
 # ends behind the macro, which is where a template's first line has to start.
 _FROZEN_CLOCK: Final = (
     "{%- macro strftime_now(format) -%}{%- set at = namespace(directive='') -%}{%- for c in format -%}"
-    "{%- if at.directive -%}{%- if c == '-' -%}{%- set at.directive = at.directive + c -%}"
-    "{%- else -%}{{- frozen_clock[at.directive + c] -}}{%- set at.directive = '' -%}{%- endif -%}"
-    "{%- elif c == '%' -%}{%- set at.directive = c -%}{%- else -%}{{- c -}}{%- endif -%}"
-    "{%- endfor -%}{%- endmacro %}\n"
+    "{%- if at.directive -%}{%- set at.directive = at.directive + c -%}"
+    "{%- if c not in '-_0^#EO' -%}{{- frozen_clock.get(at.directive, at.directive) -}}{%- set at.directive = '' -%}"
+    "{%- endif -%}{%- elif c == '%' -%}{%- set at.directive = c -%}{%- else -%}{{- c -}}{%- endif -%}"
+    "{%- endfor -%}{{- at.directive -}}{%- endmacro %}\n"
 )
+_FLAGS: Final = ("", "-", "_", "0", "^", "#", "E", "O")
 
 
 class ChatTemplate:
@@ -55,12 +56,14 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._template = template
         own = tokenizer.chat_template if template is None else template
-        self._text = "\n".join(own.values()) if isinstance(own, Mapping) else str(own)
+        text = "\n".join(own.values()) if isinstance(own, Mapping) else str(own)
+        # A client may send any number of names.
+        self._names = frozenset(re.findall(r"\w+", text))
         self.special_token_names = frozenset(tokenizer.SPECIAL_TOKENS_ATTRIBUTES)
 
     def mentions(self, name: str) -> bool:
         """Whether ``name`` occurs in the template; see ``ConversationTemplate.mentions``."""
-        return re.search(rf"\b{re.escape(name)}\b", self._text) is not None
+        return name in self._names
 
     def render(
         self,
@@ -76,7 +79,7 @@ class ChatTemplate:
             template, clock = self._template, {}
             if now is not None and self.mentions(_CLOCK):
                 template = _FROZEN_CLOCK + self._tokenizer.get_chat_template(template, tools)
-                clock = {"frozen_clock": _directives(now)}
+                clock = {"frozen_clock": dict(_directives(now))}
             text = self._tokenizer.apply_chat_template(
                 list(messages),
                 tools=tools,
@@ -93,13 +96,14 @@ class ChatTemplate:
         return str(text)
 
 
-@lru_cache(maxsize=256)
-def _directives(now: datetime) -> dict[str, str]:
-    """What every directive of ``strftime`` stands for at ``now``, those without leading zeros too."""
+@lru_cache(maxsize=64)
+def _directives(now: datetime) -> Mapping[str, str]:
+    """What every directive of ``strftime`` stands for at ``now``, with one flag or none."""
     return {
         directive: now.strftime(directive)
         for letter in (*string.ascii_letters, "%")
-        for directive in (f"%{letter}", f"%-{letter}")
+        for flag in _FLAGS
+        if (directive := f"%{flag}{letter}")
     }
 
 

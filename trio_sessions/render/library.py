@@ -94,7 +94,10 @@ class LibraryTemplate:
             raise InvalidRequest(f"the chat format refuses the messages: {_one_line(error)}") from error
         text = self._codec.decode(ids)
         if self._codec.encode(text) != list(ids):
-            raise TokenizationFailed("the ids that the renderers library made are not what their text encodes to")
+            raise TokenizationFailed(
+                "the ids that the renderers library made are not what their text encodes to with this tokenizer; give "
+                "the model's own encoder with --chat-template FILE.py, or another --family"
+            )
         return text
 
     def _renderer(self, kwargs: Mapping[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from trio_sessions.render.codec import TextCodec
 from trio_sessions.render.conversation import ConversationTemplate
 from trio_sessions.render.encoder import EncoderTemplate
 from trio_sessions.render.escape import SpecialTokensPolicy
-from trio_sessions.render.families import FAMILIES, Family
+from trio_sessions.render.families import ENCODER, FAMILIES, Family
 from trio_sessions.render.jinja import ChatTemplate
 from trio_sessions.render.library import LibraryTemplate
 from trio_sessions.render.template import TemplateRenderer
@@ -74,7 +74,7 @@ def load_renderer(
     chosen = FAMILIES[family]
     if chat_template is None and not loaded.chat_template:
         without = f"{tokenizer!r} has no chat template"
-        advice = f"--tokenizer: {without}; give one with --chat-template FILE"
+        advice = f"--tokenizer: {without}; give one with --chat-template FILE (jinja, or the model's own encoder.py)"
         if chosen.library:
             return source.of_library(chosen, f"{without}, so the renderers library writes the format")
         if family != "auto":
@@ -87,7 +87,9 @@ def load_renderer(
             'nothing would end a turn; name it in the folder\'s tokenizer_config.json: {"eos_token": "..."}'
         )
     if family != "auto":
-        return source.of_template(template, chosen)
+        return source.of_template(template, chosen, *_unread(template, chosen))
+    if isinstance(template, EncoderTemplate) and template.switches_thinking:
+        chosen = ENCODER
     try:
         return source.keeping_thinking(source.of_template(template, chosen))
     except ConfigurationError as error:
@@ -105,6 +107,14 @@ def _template(tokenizer: Any, given: str | Path | None) -> ConversationTemplate:
         return ChatTemplate(tokenizer, given.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"cannot read --chat-template {given}: {error}") from error
+
+
+def _unread(template: ConversationTemplate, family: Family) -> list[str]:
+    """Notes on what a family pins to no effect: it may not be this model's."""
+    unread = [name for name in family.pinned if not template.mentions(name)]
+    return (
+        [f"the chat template does not read {', '.join(unread)}, which the family {family.name} pins"] if unread else []
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +154,7 @@ class _Source:
         note = (
             f"past thinking is kept: {name}={json.dumps(value)} is a default here, as the template drops it otherwise"
         )
-        return self.of_template(renderer.template, FAMILIES["auto"], note, **{name: value})
+        return self.of_template(renderer.template, renderer.family, note, **{name: value})
 
     def recognised(self, reason: str, *, otherwise: ConfigurationError) -> TemplateRenderer:
         """A renderer of the first family of the library whose control tokens the tokenizer has.

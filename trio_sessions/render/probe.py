@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeGuard, get_args
 
 from trio_sessions.core.compare import Header
-from trio_sessions.errors import ConfigurationError, InvalidRequest
+from trio_sessions.errors import ConfigurationError, InvalidRequest, TokenizationFailed
 from trio_sessions.render.codec import TextCodec
 from trio_sessions.render.conversation import ConversationTemplate
 from trio_sessions.render.messages import ContentForm, MessageForm
@@ -63,7 +63,10 @@ def probe_template(
         ConfigurationError: no conversation can be rendered, or nothing can be appended to an assistant turn; the text
             names the fact.
     """
-    return _Probe(Stage(template, codec, kwargs), tool_forms).run()
+    try:
+        return _Probe(Stage(template, codec, kwargs), tool_forms).run()
+    except TokenizationFailed as error:
+        raise ConfigurationError(f"the chat template cannot be used: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,8 @@ class TemplateProfile:
     @property
     def looks_back(self) -> bool:
         """Whether there is a role that cannot be rendered behind a stand-in."""
-        return any(role.reach for role in self.roles.values())
+        again = () if isinstance(self.again, str) else (self.again,)
+        return any(role.reach for role in (*self.roles.values(), *again))
 
     @property
     def max_trim_tokens(self) -> int:

@@ -156,6 +156,14 @@ _EARLIER_CALL: Final = (
 )
 
 
+# Words in a message by which some templates switch thinking, for all that follows.
+_SWITCHES: Final = ("/no_think", "/think", "/nothink")
+
+
+def _switching(word: str) -> Mapping[str, Any]:
+    return {"role": "system", "content": f"qSystemTextq {word}"}
+
+
 def _called(*calls: Mapping[str, Any], reasoning: str | None = None) -> dict[str, Any]:
     return assistant_message("", reasoning=reasoning, calls=calls)
 
@@ -173,6 +181,8 @@ HISTORIES: Final[Mapping[BaseKind, Sequence[Conversation]]] = {
             assistant_message(SENTINEL, reasoning="qq"),
         ],
         [user_message(), *_EARLIER_CALL, assistant_message(SENTINEL)],
+        *([_switching(word), user_message(), assistant_message(SENTINEL)] for word in _SWITCHES),
+        *([user_message(f"{USER_TEXT} {word}"), assistant_message(SENTINEL)] for word in _SWITCHES),
         [
             system_message(),
             user_message("qBeforeq"),
@@ -192,5 +202,6 @@ HISTORIES: Final[Mapping[BaseKind, Sequence[Conversation]]] = {
         # Two calls, answered in the order of the calls or in that of the results.
         [user_message(), _called(tool_call("qEarlierq", call_id=_OTHER_CALL_ID), tool_call(SENTINEL))],
         [user_message(), *_EARLIER_CALL, _called(tool_call(SENTINEL))],
+        *([_switching(word), user_message(), _called(tool_call(SENTINEL))] for word in _SWITCHES),
     ),
 }

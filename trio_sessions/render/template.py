@@ -21,7 +21,7 @@ from trio_sessions.errors import AppendRoleNotSupported, ConfigurationError, Inv
 from trio_sessions.render.base import Extension, Message, TemplateKwargs, TokenIds, Tools
 from trio_sessions.render.codec import TextCodec
 from trio_sessions.render.conversation import ConversationTemplate
-from trio_sessions.render.escape import ControlText, SpecialTokensPolicy
+from trio_sessions.render.escape import ControlText, SpecialTokensPolicy, json_spelling
 from trio_sessions.render.families import FAMILIES, Family
 from trio_sessions.render.kwargs import complaint_about
 from trio_sessions.render.messages import normalize_messages, text_weight
@@ -94,6 +94,11 @@ class TemplateRenderer:
     def name(self) -> str:
         """See ``Renderer.name``."""
         return self._family.name
+
+    @property
+    def family(self) -> Family:
+        """What is known of the model's family."""
+        return self._family
 
     @property
     def template(self) -> ConversationTemplate:
@@ -230,15 +235,30 @@ class TemplateRenderer:
         generation: bool,
     ) -> TokenIds:
         profile = self.profile_under(kwargs)
-        escaped = self._control.treat(normalize_messages(messages, profile.form), engine_tools(tools, profile.tools))
+        escaped = self._control.treat(
+            normalize_messages(messages, profile.form),
+            engine_tools(tools, profile.tools),
+            kwargs=self._requested(kwargs),
+        )
         text = self._template.render(
-            escaped.messages, tools=escaped.tools, kwargs=kwargs, generation=generation, now=now
+            escaped.messages,
+            tools=escaped.tools,
+            kwargs={**kwargs, **escaped.kwargs},
+            generation=generation,
+            now=now,
         )
         # The template writes BOS itself where the model wants one, so the encoder must not add another.
         return as_token_ids(self._encode(text, escaped.mark))
 
+    def _requested(self, kwargs: TemplateKwargs) -> dict[str, Any]:
+        """Effective kwargs that are a request's; those of the launch are the operator's own text."""
+        missing = object()
+        return {name: value for name, value in kwargs.items() if self._launch.get(name, missing) != value}
+
     def _encode(self, text: str, mark: str | None) -> list[int]:
-        return self._codec.encode(text) if mark is None else self._codec.encode_marked(text, mark)
+        if mark is None:
+            return self._codec.encode(text)
+        return self._codec.encode_marked(text.replace(json_spelling(mark), mark), mark)
 
     def _suffix(
         self,
@@ -256,6 +276,7 @@ class TemplateRenderer:
         escaped = self._control.treat(
             normalize_messages([*before, *appended], profile.form, first_index=len(stored) - len(before)),
             definitions if profile.suffix_reads_tools else None,
+            kwargs=self._requested(kwargs),
             first_index=len(stored) - len(before),
         )
         sentinel = sentinel_for(escaped.messages, escaped.tools, kwargs)
@@ -272,7 +293,7 @@ class TemplateRenderer:
             rendered = self._template.render(
                 [*normalize_messages(base, profile.form), *following],
                 tools=escaped.tools,
-                kwargs=kwargs,
+                kwargs={**kwargs, **escaped.kwargs},
                 generation=True,
                 now=now,
             )
@@ -345,7 +366,8 @@ class TemplateRenderer:
             return InvalidRequest(f"chat_template_kwargs do not fit the chat template: {error}")
         if profile.max_trim_tokens > self.max_trim_tokens:
             return InvalidRequest(
-                "chat_template_kwargs make the end of a turn ambiguous, which the launch does not allow"
+                "chat_template_kwargs make the end of a turn ambiguous, which it is not under those of the launch; "
+                "give them to --chat-template-kwargs, so that metadata.max_trim_tokens says so"
             )
         return profile
 
@@ -404,7 +426,7 @@ def _seam(profile: TemplateProfile, stored: Sequence[Message], appended: Sequenc
         junction = profile.again.behind(kind)
         if isinstance(junction, str):
             raise InvalidRequest(f"the chat template cannot generate again after this assistant turn: {junction}")
-        return _Seam(junction)
+        return _Seam(junction, profile.again.reach.get(junction.base))
     first = appended[0]["role"]
     junction = profile.roles[first].behind(kind)
     if isinstance(junction, str):
@@ -447,7 +469,8 @@ def _call_ids(message: Message) -> list[Any]:
     calls = message.get("tool_calls")
     if not isinstance(calls, list | tuple):
         return []
-    return [call["id"] for call in calls if isinstance(call, Mapping) and call.get("id")]
+    # No id and an empty one are as good as the same id.
+    return [call.get("id") or None for call in calls if isinstance(call, Mapping)]
 
 
 def _is_thinking(stored: TokenIds, thinking: Thinking) -> bool:
@@ -474,5 +497,10 @@ def _join(stored: TokenIds, ids: Sequence[int], junction: Junction, profile: Tem
         return Extension(keep=size - 1, token_ids=as_token_ids(ids), events=(replaced,))
     if last in profile.stop_ids:
         # Another stop id closes the turn; where ours is the opener of what follows as well, it is still due.
-        return Extension(keep=size, token_ids=as_token_ids(ids if junction.opens_next else ids[1:]))
+        detail = f"the turn before it ended with stop id {last}, where the template writes {ids[0]}"
+        return Extension(
+            keep=size,
+            token_ids=as_token_ids(ids if junction.opens_next else ids[1:]),
+            events=(BoundaryEvent("other_stop", size - 1, detail),),
+        )
     return Extension(keep=size, token_ids=as_token_ids(ids), synthetic=1)

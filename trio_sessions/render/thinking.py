@@ -79,13 +79,15 @@ def _thought(stage: Stage) -> tuple[str, str] | None:
 
 
 def _opened_thought(stage: Stage, opener: str) -> tuple[str, str]:
-    """The same from an opener that ends with a mark in angle brackets, the close being the mark's counterpart."""
+    """The same from an opener that ends with a mark in angle brackets, and the mark's counterpart."""
     opened = stage.last_added(opener)
     if opened is None:
         return "", ""
     mark = stage.codec.added_text[opened[1]]
     space = opener[opened[0] + len(mark) :]
-    counterpart = f"</{mark[1:]}"
+    # With thinking switched off the opener ends with a thought that is closed already; a turn before it may be open.
+    closes = mark.startswith("</")
+    counterpart = f"<{mark[2:]}" if closes else f"</{mark[1:]}"
     if not mark.startswith("<") or space.strip() or counterpart not in stage.codec.added_text.values():
         return "", ""
-    return opener, f"{space}{counterpart}{space * 2}"
+    return (counterpart, f"{mark}{space}") if closes else (opener, f"{space}{counterpart}{space * 2}")

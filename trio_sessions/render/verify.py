@@ -146,7 +146,11 @@ class _Play:
         self._renderer = renderer
         self._case = case
         self._rng = rng
-        self._kwargs = renderer.effective_kwargs(case.kwargs)
+        try:
+            self._kwargs = renderer.effective_kwargs(case.kwargs)
+        except InvalidRequest as error:
+            # The family pins something else.
+            raise _Skipped(str(error)) from error
         self._messages = list(case.first)
         self._ids: list[int] = []
         self._sampled: list[bool] = []
@@ -184,6 +188,9 @@ class _Play:
         spelled = self._respell(payload)
         if step.ending == "cut":
             spelled = spelled[: max(1, len(spelled) // 2)]
+            # Not at a stop, which may stand inside of a turn.
+            while len(spelled) > 1 and spelled[-1] in self._profile.stop_ids:
+                spelled.pop()
         self._add(spelled, sampled=True)
         end = len(self._ids)
         if step.ending != "cut":

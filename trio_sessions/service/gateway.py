@@ -8,15 +8,17 @@ from collections.abc import Callable
 from datetime import datetime
 
 from trio_sessions.config import Settings
-from trio_sessions.core.history import LinearHistory
+from trio_sessions.core.history import LinearHistory, TreeHistory
+from trio_sessions.core.samples import AssemblyRules
 from trio_sessions.engine.base import Engine
 from trio_sessions.observe import Metrics
 from trio_sessions.render.base import Renderer
-from trio_sessions.service.hooks import resolve_matcher
+from trio_sessions.service.hooks import resolve_matcher, resolve_sample_hooks
 from trio_sessions.service.inspect import SessionInspector
 from trio_sessions.service.offload import Offloader
 from trio_sessions.service.proxy import EngineProxy
 from trio_sessions.service.registry import SessionRegistry
+from trio_sessions.service.samples import SampleCollector
 from trio_sessions.service.turn import TurnPipeline
 
 __all__ = ["Gateway"]
@@ -34,7 +36,7 @@ class Gateway:
         new_id: draws ids, 32 lowercase hex digits.
 
     Raises:
-        ConfigurationError: the message matcher cannot be resolved.
+        ConfigurationError: the message matcher or a hook for samples cannot be resolved.
     """
 
     def __init__(
@@ -51,8 +53,23 @@ class Gateway:
         self.settings = settings
         self.instance_id = settings.instance_id or new_id()
         self.metrics = Metrics()
-        self.registry = SessionRegistry(new_history=LinearHistory, new_id=new_id, now=now, metrics=self.metrics)
-        self.inspector = SessionInspector(renderer=renderer, metrics=self.metrics, offloader=offloader)
+        tree = settings.mode == "tree"
+        self.registry = SessionRegistry(
+            new_history=TreeHistory if tree else LinearHistory, new_id=new_id, now=now, metrics=self.metrics
+        )
+        self.inspector = SessionInspector(tree=tree, renderer=renderer, metrics=self.metrics, offloader=offloader)
+        self.samples = SampleCollector(
+            tree=tree,
+            rules=AssemblyRules(
+                decode=renderer.decode,
+                max_trim_tokens=renderer.max_trim_tokens,
+                num_layers=settings.num_layers,
+                incremental_replay=settings.incremental_replay,
+            ),
+            hooks=resolve_sample_hooks(settings.sample_picker, settings.sample_postprocessor),
+            inspector=self.inspector,
+            offloader=offloader,
+        )
         self.proxy = EngineProxy(engine, registry=self.registry, offloader=offloader, open_proxy=settings.open_proxy)
         self.turns = TurnPipeline(
             registry=self.registry,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -9,6 +10,7 @@ import structlog
 from trio_sessions.core import json
 from trio_sessions.core.compare import Mismatch
 from trio_sessions.core.history import Checkpoint, path_of
+from trio_sessions.core.samples import Forest, tree_metadata
 from trio_sessions.errors import InvalidRequest, TokenizationFailed
 from trio_sessions.observe import Metrics
 from trio_sessions.render.base import Renderer
@@ -22,9 +24,17 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.inspect
 
 
 class SessionInspector:
-    """Renders sessions as JSON, off the event loop: checkpoints are immutable, so no lock is needed."""
+    """Renders sessions as JSON, off the event loop: checkpoints are immutable, so no lock is needed.
 
-    def __init__(self, *, renderer: Renderer, metrics: Metrics, offloader: Offloader) -> None:
+    Args:
+        tree: whether sessions branch, and their structure is shown.
+        renderer: the template's own rendering, to compare with.
+        metrics: where findings are counted.
+        offloader: threads.
+    """
+
+    def __init__(self, *, tree: bool, renderer: Renderer, metrics: Metrics, offloader: Offloader) -> None:
+        self._tree = tree
         self._renderer = renderer
         self._metrics = metrics
         self._offload = offloader.run
@@ -32,14 +42,22 @@ class SessionInspector:
     async def describe(self, session: Session) -> bytes:
         """The body of ``GET /sessions/{id}``."""
         active = session.history.active
+        forest = Forest.of(tuple(session.history.nodes), active) if self._tree else None
         # Comparing renders the whole conversation, so only an empty session is described on the event loop.
         size = 0 if active is None else LONG_BYTES
-        mismatches = await self._offload(lambda: self._mismatches(session, active), size=size)
-        self._count(session, active, mismatches)
-        return await self._offload(lambda: self._render(session.id, active, mismatches), size=size)
+        metadata = await self._offload(lambda: self.metadata(session, active, forest), size=size)
+        return await self._offload(lambda: _render(session.id, path_of(active), metadata), size=size)
 
-    def _render(self, session_id: str, active: Checkpoint | None, mismatches: list[Mismatch] | None) -> bytes:
+    def metadata(self, session: Session, active: Checkpoint | None, forest: Forest | None) -> dict[str, Any]:
+        """The metadata of the path to ``active``, JSON-like; in a thread where there is one.
+
+        Args:
+            session: the session.
+            active: the end of its active path, or None.
+            forest: all of its turns; their structure is shown where sessions branch.
+        """
         metadata: dict[str, Any] = {}
+        mismatches = None if active is None else self.mismatches(session, active)
         if mismatches is not None:
             metadata["tito_session_mismatch"] = [mismatch.to_json() for mismatch in mismatches]
         metadata["accumulated_token_ids"] = [] if active is None else active.tokens.materialize().tolist()
@@ -49,39 +67,44 @@ class SessionInspector:
             {"turn": turn, **event.to_json()} for turn, checkpoint in enumerate(path) for event in checkpoint.events
         ]:
             metadata["boundary_events"] = events
-        return b"".join(
-            (
-                b'{"session_id":',
-                json.encode(session_id),
-                b',"records":[',
-                b",".join(_record(checkpoint) for checkpoint in path),
-                b'],"metadata":',
-                json.encode(metadata),
-                b"}",
-            )
-        )
+        if self._tree and forest is not None:
+            metadata["tree"] = tree_metadata(forest)
+        return metadata
 
-    def _mismatches(self, session: Session, active: Checkpoint | None) -> list[Mismatch] | None:
-        if active is None:
-            return None
-        # Tools are written once, at the head of the prompt: those that came later are no part of it.
+    def mismatches(self, session: Session, active: Checkpoint) -> list[Mismatch] | None:
+        """How the ids of a path differ from the template's own rendering; None where that cannot be told.
+
+        What is found is counted the first time.
+        """
+        # Most templates write tools once, at the head of the prompt: those that came later are no part of it.
         tools = path_of(active)[0].rendered_with.decoded_tools()
         kwargs = active.rendered_with.decoded_kwargs()
         try:
             expected = self._renderer.canonical(active.path_messages(), tools=tools, kwargs=kwargs, now=session.created)
-            return self._renderer.compare(expected, active.tokens.materialize(), active.sampled_mask(), kwargs=kwargs)
+            found = self._renderer.compare(expected, active.tokens.materialize(), active.sampled_mask(), kwargs=kwargs)
         except (InvalidRequest, TokenizationFailed) as error:
             # The text may quote the conversation.
             _log.warning("cannot compare with the canonical rendering", session=session.id, code=error.code)
             _log.debug("cannot compare with the canonical rendering", session=session.id, error=str(error))
             return None
+        if session.mark_compared(active):
+            for mismatch in found:
+                self._metrics.mismatches.labels(mismatch.type).inc()
+        return found
 
-    def _count(self, session: Session, active: Checkpoint | None, mismatches: list[Mismatch] | None) -> None:
-        if active is None or mismatches is None or active in session.compared:
-            return
-        session.compared.add(active)
-        for mismatch in mismatches:
-            self._metrics.mismatches.labels(mismatch.type).inc()
+
+def _render(session_id: str, path: Sequence[Checkpoint], metadata: Mapping[str, Any]) -> bytes:
+    return b"".join(
+        (
+            b'{"session_id":',
+            json.encode(session_id),
+            b',"records":[',
+            b",".join(_record(checkpoint) for checkpoint in path),
+            b'],"metadata":',
+            json.encode(metadata),
+            b"}",
+        )
+    )
 
 
 def _record(checkpoint: Checkpoint) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -24,7 +25,6 @@ class Session:
             prompt.
         history: changed only while ``lock`` is held.
         lock: held to prepare and to commit a turn, never during an engine call.
-        compared: checkpoints whose mismatches were counted, so that reading twice does not count twice.
     """
 
     def __init__(self, session_id: str, history: History, *, created: datetime) -> None:
@@ -32,7 +32,9 @@ class Session:
         self.created = created
         self.history = history
         self.lock = trio.Lock()
-        self.compared: WeakSet[Checkpoint] = WeakSet()
+        # Reading twice must not count twice. Threads compare.
+        self._compared: WeakSet[Checkpoint] = WeakSet()
+        self._compared_lock = threading.Lock()
         self._closed = False
         self._scopes: set[trio.CancelScope] = set()
         self._turns_started = 0
@@ -50,6 +52,14 @@ class Session:
         """Raises: SessionNotFound: the session was deleted."""
         if self._closed:
             raise SessionNotFound(self.id)
+
+    def mark_compared(self, checkpoint: Checkpoint) -> bool:
+        """Whether ``checkpoint`` is compared with its canonical rendering for the first time. Thread-safe."""
+        with self._compared_lock:
+            if checkpoint in self._compared:
+                return False
+            self._compared.add(checkpoint)
+            return True
 
     def next_turn_number(self) -> int:
         """Numbers turns from 1 in the order they arrived, for logs."""

@@ -13,7 +13,7 @@ from werkzeug.exceptions import HTTPException
 
 from trio_sessions.core import json
 from trio_sessions.engine.base import EngineCall, Headers
-from trio_sessions.errors import NotProxied, SessionError
+from trio_sessions.errors import NotProxied, SampleAssemblyFailed, SessionError
 from trio_sessions.observe import METRICS_CONTENT_TYPE
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.turn import Reply, TurnRequest
@@ -23,6 +23,8 @@ from trio_sessions.web.errors import error_reply, status_of
 __all__ = ["create_app"]
 
 _JSON: Final = (("content-type", "application/json"),)
+_TEXT: Final = (("content-type", "text/plain; charset=utf-8"),)
+_OCTETS: Final = (("content-type", "application/octet-stream"),)
 _PROXIED_METHODS: Final = ["GET", "POST", "PUT", "DELETE", "PATCH"]
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.web")
 
@@ -72,6 +74,17 @@ def create_app(gateway: Gateway) -> QuartTrio:
             body=await _body(),
         )
         return _response(await gateway.turns.run(session, turn, chat))
+
+    @app.post("/sessions/<session_id>/samples")
+    async def samples(session_id: str) -> Response:
+        session = gateway.registry.get(session_id)
+        try:
+            payload = await gateway.samples.collect(session, await _body())
+        except SampleAssemblyFailed as error:
+            # The one error that the contract has as text.
+            _log.warning("cannot assemble samples", session=session_id, code=error.code)
+            return _response(Reply(status=status_of(error), headers=_TEXT, body=str(error).encode()))
+        return _response(Reply(status=200, headers=_OCTETS, body=payload))
 
     @app.route("/sessions/<session_id>/<path:path>", methods=_PROXIED_METHODS)
     async def proxy(session_id: str, path: str) -> Response:

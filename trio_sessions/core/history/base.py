@@ -252,11 +252,16 @@ class History(Protocol):
     def active(self) -> Checkpoint | None:
         """The leaf that the session's records and metadata show."""
 
+    @property
+    def nodes(self) -> Sequence[Checkpoint]:
+        """Every checkpoint that stands, in the order of their commits."""
+
     def attach(self, messages: Sequence[Message], matches: Matcher) -> Attachment:
-        """Where ``messages`` join; the history is not changed.
+        """Where ``messages`` join; what is stored is not changed.
 
         Raises:
             RollbackRefused: they diverge further back than the mode allows.
+            NodeCapReached: the history takes no more turns.
             MatcherFailed: the matcher is broken.
         """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from trio_sessions.core.history.base import Attachment, Checkpoint, Message
+from trio_sessions.core.history.base import Attachment, Checkpoint, Message, path_of
 from trio_sessions.core.messages import Matcher, differing_fields, matching_prefix_length
 from trio_sessions.errors import RollbackRefused
 
@@ -30,6 +30,11 @@ class LinearHistory:
     def active(self) -> Checkpoint | None:
         """The newest checkpoint, or None."""
         return self._active
+
+    @property
+    def nodes(self) -> Sequence[Checkpoint]:
+        """The line, from its first turn on."""
+        return path_of(self._active)
 
     def attach(self, messages: Sequence[Message], matches: Matcher) -> Attachment:
         """Extend the newest checkpoint whose messages the request repeats; see ``History.attach``."""
