@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import loop
+from benchmarks import loop, tree
 from benchmarks.render import measure
 from trio_sessions.render.load import load_renderer
 
@@ -17,3 +17,9 @@ def test_loop_gives_a_row_a_length() -> None:
     rows = loop.measure(load_renderer("builtin"), lengths=(20_000, 40_000), repeats=1)
     assert [row.characters for row in rows] == [20_000, 40_000]
     assert all(row.tokens > 0 and row.offloaded_ms > 0 and row.inline_ms > 0 for row in rows)
+
+
+def test_tree_gives_a_row_a_shape() -> None:
+    rows = tree.measure(nodes=32, messages=20, repeats=1)
+    assert [(row.nodes, row.depth) for row in rows] == [(32, 9), (32, 1), (32, 1), (32, 2)]
+    assert all(row.milliseconds > 0 for row in rows)

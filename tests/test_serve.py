@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from trio_sessions import serve as serving
 from trio_sessions.config import Settings
+from trio_sessions.core.tokens import as_token_ids
 from trio_sessions.errors import AddressInUse
+from trio_sessions.render.load import load_renderer
 
 
 class Crash(Exception):
@@ -45,3 +50,32 @@ async def test_a_second_gateway_on_the_same_port_is_refused_before_anything_is_l
             with pytest.raises(AddressInUse, match=f"cannot listen on 127.0.0.1:{port}"):
                 await serving.serve(Settings(port=port, tokenizer="/nowhere"))
             nursery.cancel_scope.cancel()
+
+
+async def test_what_the_launch_says_of_rendering_reaches_the_renderer(tmp_path: Path) -> None:
+    template = tmp_path / "template.jinja"
+    # The definitions first, then the turns; past thinking is dropped unless somebody asks for it.
+    template.write_text(
+        "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}{% for m in messages %}"
+        "<|im_start|>{{ m.role }}\n{% if m.reasoning_content and (loop.last or (preserve_thinking | default(false))) %}"
+        "{{ m.reasoning_content }}{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    tools = [{"type": "function", "function": {"name": "f", "note": 1}}]
+    with capture_logs() as logs, trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            settings = Settings(port=0, chat_template=template, tools_as="given")
+            running = await nursery.start(serving.serve, settings)
+            async with httpx.AsyncClient(base_url=running.base_url) as client:
+                session = (await client.post("/sessions")).json()["session_id"]
+                body = {"messages": [{"role": "user", "content": "hello"}], "tools": tools, "max_tokens": 1}
+                assert (await client.post(f"/sessions/{session}/v1/chat/completions", json=body)).status_code == 200
+                record = (await client.get(f"/sessions/{session}")).json()["records"][0]["request"]
+            nursery.cancel_scope.cancel()
+    renderer = load_renderer("builtin", chat_template=template, tools_as="given")
+    prompt = renderer.decode(as_token_ids(record["input_ids"]))
+    assert '{"type": "function", "function": {"name": "f", "note": 1}}' in prompt
+    # What was chosen without being asked for is told, and reaches the engine.
+    assert record["chat_template_kwargs"] == {"preserve_thinking": True}
+    assert [line["note"] for line in logs if line["event"] == "renderer chosen"] == list(renderer.notes)
+    assert "preserve_thinking=true" in renderer.notes[0]
