@@ -9,7 +9,7 @@ from openai import OpenAI
 
 from tests.client.drivers import Driver
 from tests.processes import command
-from trio_sessions.client import RequestRefused, SessionNotFound
+from trio_sessions.client import RequestRefused, SessionNotFound, TruncatedGeneration
 
 USER = {"role": "user", "content": "How is the weather in Zürich?"}
 
@@ -69,6 +69,38 @@ def test_samples_are_what_was_recorded(driver: Driver, gateway: str) -> None:
     assert sample.status == "completed"
     assert not sample.tokens.flags.writeable
     assert (cut.samples[0].status, len(cut.samples[0].tokens)) == ("truncated", len(sample.tokens) - 1)
+
+
+@pytest.fixture(scope="module")
+def tree_gateway() -> Iterator[str]:
+    with command("serve", "--port", "0", "--mode", "tree") as gateway:
+        yield gateway.url
+        assert gateway.stop() == 0
+
+
+def test_branches_get_their_own_rewards(driver: Driver, tree_gateway: str) -> None:
+    async def scenario(client):
+        async with client.session() as session:
+            turns = [await session.chat([{"role": "user", "content": text}], seed=1) for text in ("One.", "Two.")]
+            rewards = {turns[0].response_id: 0.25, turns[1].response_id: -1}
+            with pytest.raises(RequestRefused, match="nobody"):
+                await session.samples(rewards={"nobody": 1.0})
+            return rewards, await session.samples(metadata={"task": "x", "reward": 9}, rewards=rewards)
+
+    rewards, reply = driver.run(tree_gateway, scenario)
+    assert {sample.metadata["leaf"]["response_id"]: sample.reward for sample in reply.samples} == rewards
+    assert {sample.metadata["task"] for sample in reply.samples} == {"x"}
+
+
+def test_a_truncated_turn_is_told_from_other_refusals(driver: Driver, tree_gateway: str) -> None:
+    async def scenario(client):
+        async with client.session() as session:
+            cut = await session.chat([USER], max_tokens=2)
+            assert cut.finish_reason == "length"
+            await session.chat([USER, cut.message, {"role": "user", "content": "Go on."}])
+
+    with pytest.raises(TruncatedGeneration, match="409: truncated generation cannot be extended"):
+        driver.run(tree_gateway, scenario)
 
 
 def test_an_openai_client_in_the_session(driver: Driver, gateway: str) -> None:
