@@ -12,7 +12,14 @@ import pytest
 from tests.cli.conftest import clean_environment
 from trio_sessions import __version__
 from trio_sessions.cli.app import main
-from trio_sessions.cli.options import CONFIG, DEMO_OPTIONS, ENGINE_OPTIONS, SERVE_OPTIONS, VERIFY_OPTIONS
+from trio_sessions.cli.options import (
+    CONFIG,
+    DEMO_OPTIONS,
+    ENGINE_OPTIONS,
+    SAMPLES_OPTIONS,
+    SERVE_OPTIONS,
+    VERIFY_OPTIONS,
+)
 from trio_sessions.cli.reference import render_reference
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
@@ -24,24 +31,25 @@ PAGE = Path(__file__).parents[2] / "docs" / "options.md"
         ("serve", (*SERVE_OPTIONS, CONFIG)),
         ("engine", ENGINE_OPTIONS),
         ("verify", VERIFY_OPTIONS),
+        ("samples", SAMPLES_OPTIONS),
         ("demo", DEMO_OPTIONS),
     ],
 )
 def test_help_lists_every_option_with_its_default_and_meaning(capsys, monkeypatch, command, options):
     monkeypatch.setenv("COLUMNS", "400")
     assert main([command, "--help"]) == 0
-    text = capsys.readouterr().out
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("Usage:")]
     for option in options:
-        line = next(line for line in text.splitlines() if f" {option.flag} " in line)
+        line = next(line for line in lines if f" {option.flag} " in line)
         assert option.meaning in line
-        assert ("[required]" if option.positional else f"[default: {option.default_text}]") in line
+        assert ("[required]" if option.required else f"[default: {option.default_text}]") in line
         assert (f"[env: {option.variable}]" in line) is (command == "serve")
 
 
 def test_no_arguments_show_the_commands(capsys):
     assert main([]) == 0
     text = capsys.readouterr().out
-    assert all(command in text for command in ("serve", "engine", "verify", "demo"))
+    assert all(command in text for command in ("serve", "engine", "verify", "samples", "demo"))
 
 
 def test_version(capsys):

@@ -16,8 +16,17 @@ from cyclopts import App, CycloptsError, Parameter, UnknownCommandError, UnusedC
 
 from trio_sessions import __version__
 from trio_sessions.cli.complaint import INTERRUPTED, PROGRAM, WRONG_USE, complain
-from trio_sessions.cli.options import CONFIG, DEMO_OPTIONS, ENGINE_OPTIONS, SERVE_OPTIONS, VERIFY_OPTIONS, Option
+from trio_sessions.cli.options import (
+    CONFIG,
+    DEMO_OPTIONS,
+    ENGINE_OPTIONS,
+    SAMPLES_OPTIONS,
+    SERVE_OPTIONS,
+    VERIFY_OPTIONS,
+    Option,
+)
 from trio_sessions.cli.resolve import (
+    Argument,
     Arguments,
     config_path,
     parse_arguments,
@@ -72,6 +81,7 @@ def build_app() -> App:
     _add(app, "serve", _serve, (*SERVE_OPTIONS, CONFIG), environment=True)
     _add(app, "engine", _engine, ENGINE_OPTIONS)
     _add(app, "verify", _verify, VERIFY_OPTIONS)
+    _add(app, "samples", _samples, SAMPLES_OPTIONS)
     _add(app, "demo", _demo, DEMO_OPTIONS)
     return app
 
@@ -121,6 +131,18 @@ async def _verify(arguments: Arguments) -> int:
     return await verify_and_show(**values)
 
 
+async def _samples(arguments: Arguments) -> int:
+    """Write the training samples of sessions to a file; the sessions stay as they are.
+
+    The exit status is 1 if a session failed; the samples of the others are written nevertheless.
+    """
+    values = parse_arguments(SAMPLES_OPTIONS, arguments)
+
+    from trio_sessions.cli.samples import export_and_report
+
+    return await export_and_report(**values)
+
+
 def _add(
     app: App,
     name: str,
@@ -132,8 +154,8 @@ def _add(
     """Register a command whose parameters are ``options``."""
     places = [option.field for option in options if option.positional]
 
-    async def command(*placed: str, **named: str | bool | None) -> int:
-        given: dict[str, str | bool | None] = {**dict(zip(places, placed, strict=True)), **named}
+    async def command(*placed: Argument, **named: Argument | None) -> int:
+        given: dict[str, Argument | None] = {**dict(zip(places, placed, strict=True)), **named}
         return await run({field: value for field, value in given.items() if value is not None})
 
     command.__doc__ = run.__doc__
@@ -142,7 +164,7 @@ def _add(
             inspect.Parameter(
                 option.field,
                 inspect.Parameter.POSITIONAL_ONLY if option.positional else inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if option.positional else None,
+                default=inspect.Parameter.empty if option.required else None,
                 annotation=_annotation(option, environment=environment),
             )
             for option in options
@@ -153,8 +175,9 @@ def _add(
 
 def _annotation(option: Option, *, environment: bool) -> Any:
     meaning = f"{option.meaning} [env: {option.variable}]" if environment else option.meaning
+    value: Any = bool | None if option.kind.is_flag else list[str] if option.repeated else str | None
     return Annotated[
-        bool | None if option.kind.is_flag else str | None,
+        value,
         Parameter(
             name=None if option.positional else option.flag,
             help=meaning,

@@ -15,12 +15,14 @@ from trio_sessions.cli.kinds import Kind
 from trio_sessions.config import BUILTIN_TOKENIZER, LogFormat, LogLevel, Settings, SpecialTokensInContent, ToolsAs
 from trio_sessions.core.history import OnToolsChange, OnTruncated
 from trio_sessions.errors import ConfigurationError
+from trio_sessions.export import FORMATS
 
 __all__ = [
     "CONFIG",
     "DEMO_OPTIONS",
     "ENGINE_OPTIONS",
     "ENVIRONMENT_PREFIX",
+    "SAMPLES_OPTIONS",
     "SERVE_OPTIONS",
     "VERIFY_OPTIONS",
     "Option",
@@ -41,6 +43,8 @@ class Option:
         default: value when nobody sets it; None for "not set".
         unset: what "not set" amounts to, for the help.
         positional: whether it is given by its place on the command line, which it then has to be, and not by name.
+        repeated: whether it is positional and takes all that comes, at least one; its value is then a tuple.
+        required: whether it has to be given.
     """
 
     field: str
@@ -49,6 +53,8 @@ class Option:
     default: Any = None
     unset: str = "not set"
     positional: bool = False
+    repeated: bool = False
+    required: bool = False
 
     @property
     def flag(self) -> str:
@@ -256,6 +262,23 @@ ENGINE_OPTIONS: Final = (
     Option("log_level", kinds.choice(get_args(LogLevel)), "Least severe level that is logged.", "info"),
 )
 
+SAMPLES_OPTIONS: Final = (
+    Option(
+        "session",
+        kinds.text("ID"),
+        "Sessions whose samples to write, in this order.",
+        unset="required",
+        positional=True,
+        repeated=True,
+        required=True,
+    ),
+    Option("out", kinds.FILE, "File to write: .safetensors, .parquet or .jsonl.", unset="required", required=True),
+    Option("format", kinds.choice(FORMATS), "Format of the file, whatever its suffix.", unset="by the suffix"),
+    Option("gateway", kinds.URL, "Base URL of the gateway.", f"http://{_DEFAULTS.host}:{_DEFAULTS.port}"),
+    Option("max_seq_len", kinds.INTEGER, "Longest sample in ids; what is longer loses its tail.", unset="no limit"),
+    Option("force", kinds.FLAG, "Replace the file if it is there already.", False),
+)
+
 DEMO_OPTIONS: Final = (
     Option("seed", kinds.INTEGER, "Seed of what the engine samples; the same seed gives the same tokens.", 0),
 )
@@ -267,6 +290,7 @@ VERIFY_OPTIONS: Final = (
         f"Tokenizer to check, with its chat template: {BUILTIN_TOKENIZER}, a folder, or a hub id.",
         unset="required",
         positional=True,
+        required=True,
     ),
     Option("family", kinds.text("NAME|auto"), "Model family whose chat format is rendered.", _DEFAULTS.family),
     Option(

@@ -8,7 +8,15 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from trio_sessions.cli.options import CONFIG, DEMO_OPTIONS, ENGINE_OPTIONS, SERVE_OPTIONS, VERIFY_OPTIONS, Option
+from trio_sessions.cli.options import (
+    CONFIG,
+    DEMO_OPTIONS,
+    ENGINE_OPTIONS,
+    SAMPLES_OPTIONS,
+    SERVE_OPTIONS,
+    VERIFY_OPTIONS,
+    Option,
+)
 
 __all__ = ["render_reference"]
 
@@ -51,6 +59,14 @@ template is refused.
 
 """
 
+_SAMPLES: Final = """
+## trio-sessions samples
+
+Writes the training samples of sessions to a file, in the [schema](samples.md#files) that trainers read. The file is
+there whole or not at all. Exit status 0: all sessions are in it; 1: one failed, and the others are in it; 2: wrong use.
+
+"""
+
 _TAIL: Final = """
 `trio-sessions --help` and `trio-sessions COMMAND --help` show the same; `trio-sessions --version` shows the version.
 """
@@ -66,6 +82,8 @@ def render_reference() -> str:
             _table(ENGINE_OPTIONS, environment=False),
             _VERIFY,
             _table(VERIFY_OPTIONS, environment=False),
+            _SAMPLES,
+            _table(SAMPLES_OPTIONS, environment=False),
             "\n## trio-sessions demo\n\nEngine, gateway and an agent that takes three turns, in one process.\n\n",
             _table(DEMO_OPTIONS, environment=False),
             _TAIL,
@@ -77,7 +95,8 @@ def _table(options: tuple[Option, ...], *, environment: bool) -> str:
     heads = ["Option", *(["Environment variable"] if environment else []), "Default", "Meaning"]
     rows = [_row(heads), _row(["---"] * len(heads))]
     for option in options:
-        name = f"`{option.flag} {'' if option.positional else option.kind.metavar}`".replace(" `", "`")
+        value = ("..." if option.repeated else "") if option.positional else f" {option.kind.metavar}"
+        name = f"`{option.flag}{value}`".replace(" `", "`")
         default = option.default_text if option.default is None else f"`{option.default_text}`"
         rows.append(_row([name, *([f"`{option.variable}`"] if environment else []), default, option.meaning]))
     return "".join(rows)

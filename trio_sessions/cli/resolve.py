@@ -17,6 +17,7 @@ from trio_sessions.config import Settings
 from trio_sessions.errors import ConfigurationError
 
 __all__ = [
+    "Argument",
     "Arguments",
     "ConfigFile",
     "ResolvedSettings",
@@ -27,8 +28,9 @@ __all__ = [
     "resolve_settings",
 ]
 
-Arguments = Mapping[str, str | bool]
-"""What a command line set, by field: text as typed, or a bool for an option that stands alone."""
+Argument = str | bool | list[str]
+Arguments = Mapping[str, Argument]
+"""What a command line set, by field: text as typed, a list of it, or a bool for an option that stands alone."""
 
 _FLAG: Final = re.compile(r"--([a-z][a-z-]*)")
 _SECTION: Final = "serve"
@@ -160,7 +162,9 @@ def parse_arguments(options: tuple[Option, ...], arguments: Arguments) -> dict[s
     }
 
 
-def _argument(option: Option, value: str | bool) -> Any:
+def _argument(option: Option, value: Argument) -> Any:
+    if isinstance(value, list):
+        return tuple(option.read_text(item) for item in value)
     return value if isinstance(value, bool) else option.read_text(value)
 
 

@@ -1,0 +1,99 @@
+"""How both clients use httpx."""
+
+from __future__ import annotations
+
+import math
+import ssl
+from collections.abc import Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any, Final
+
+import httpx
+
+from trio_sessions.client.wire import Answer, Call
+from trio_sessions.errors import ConfigurationError
+
+__all__ = [
+    "DEFAULT_BASE_URL",
+    "DEFAULT_TIMEOUT",
+    "LAST_WORD_SECONDS",
+    "answer_of",
+    "check_base_url",
+    "check_timeout",
+    "client_options",
+    "request_options",
+]
+
+DEFAULT_BASE_URL: Final = "http://127.0.0.1:8700"
+DEFAULT_TIMEOUT: Final = 660.0
+"""Longer than a gateway waits for its engine by default, so that the gateway's own error comes first."""
+
+LAST_WORD_SECONDS: Final = 5.0
+"""How long a block that failed or was cancelled may take to delete its session."""
+
+_CONNECT_SECONDS: Final = 10.0
+_QUICK_SECONDS: Final = 30.0
+# Below the five seconds of most servers and routers: a connection that is about to be closed is not used.
+_KEEP_ALIVE_SECONDS: Final = 4.0
+
+
+def check_base_url(url: str) -> str:
+    """The URL of a gateway, without a slash at its end.
+
+    Raises:
+        ConfigurationError: it is not an http or https URL of a host.
+    """
+    try:
+        parts = httpx.URL(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.host) and not parts.query and not parts.fragment
+    except (httpx.InvalidURL, TypeError):
+        usable = False
+    if not usable:
+        raise ConfigurationError(f"the gateway must be an http or https URL such as {DEFAULT_BASE_URL}, got {url!r}")
+    return url.rstrip("/")
+
+
+def check_timeout(seconds: float) -> float:
+    """A timeout that can be waited for.
+
+    Raises:
+        ConfigurationError: it is not positive or not finite.
+    """
+    if not 0 < seconds < math.inf:
+        raise ConfigurationError(f"the timeout must be a positive number of seconds, got {seconds!r}")
+    return seconds
+
+
+def client_options(base_url: str, headers: Mapping[str, str] | None) -> dict[str, Any]:
+    """Arguments for ``httpx.Client`` and ``httpx.AsyncClient``."""
+    return {
+        "base_url": base_url,
+        "headers": {"accept-encoding": "identity", **(headers or {})},
+        # Proxies from the environment are for the outside world, not for a gateway next door.
+        "trust_env": False,
+        # Reading the certificate store is slow, and useless without TLS.
+        "verify": ssl.create_default_context() if base_url.startswith("https:") else False,
+        "follow_redirects": False,
+        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+        # There are as many connections as calls: a limit here would make turns wait for each other.
+        "limits": httpx.Limits(max_connections=None, keepalive_expiry=_KEEP_ALIVE_SECONDS),
+    }
+
+
+def request_options(call: Call[Any], timeout: float) -> dict[str, Any]:
+    """Arguments for ``request`` of either client."""
+    seconds = min(timeout, _QUICK_SECONDS) if call.quick else timeout
+    return {
+        "method": call.method,
+        "url": call.path,
+        "content": call.body,
+        "headers": {} if call.body is None else {"content-type": "application/json"},
+        "timeout": httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS)),
+    }
+
+
+def answer_of(response: httpx.Response) -> Answer:
+    """A response whose body was read."""
+    return Answer(
+        response.status_code, {name.lower(): value for name, value in response.headers.items()}, response.content
+    )
