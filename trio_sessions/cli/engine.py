@@ -9,10 +9,10 @@ from pathlib import Path
 
 import trio
 
-from trio_sessions.cli.checks import check_tokenizer
+from trio_sessions.cli.checks import check_model, check_tokenizer
 from trio_sessions.cli.complaint import announce, report_failure
 from trio_sessions.cli.progress import progress
-from trio_sessions.config import BUILTIN_TOKENIZER, LogLevel
+from trio_sessions.config import LogLevel
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.observe import configure_logging
 
@@ -40,8 +40,8 @@ async def serve_engine_until_stopped(
     if latency < 0:
         raise ConfigurationError(f"--latency must not be negative, got {latency:g}")
     check_tokenizer(tokenizer)
-    if model is not None and tokenizer != BUILTIN_TOKENIZER:
-        raise ConfigurationError("--model and --tokenizer exclude each other: a model's folder has its tokenizer")
+    if model is not None:
+        check_model(model, tokenizer=tokenizer)
     configure_logging(log_level, "text")
     try:
         async with trio.open_nursery() as nursery:
@@ -57,14 +57,16 @@ async def serve_engine_until_stopped(
 
 def banner(url: str, tokenizer: str, model: str | None) -> str:
     """How to reach a running engine and stop it."""
-    name = "a toy n-gram model" if model is None else "on the CPU, in float32"
-    tokenizer = tokenizer if model is None else model
+    if model is None:
+        what, line = "a toy n-gram model", f"tokenizer   {tokenizer}"
+    else:
+        what, line = "a model on the CPU, in float32", f"model       {model}"
     return f"""\
-The embedded engine - {name} - is ready at {url}
+The embedded engine - {what} - is ready at {url}
 
-  {"tokenizer" if model is None else "model    "}   {tokenizer}
+  {line}
   Put a gateway in front of it:
-    trio-sessions serve --engine {url} --tokenizer {tokenizer}
+    trio-sessions serve --engine {url} --tokenizer {model or tokenizer}
   Stop it with Ctrl-C or SIGTERM.
 """
 
@@ -85,7 +87,7 @@ def _load(tokenizer: str, model: str | None, seed: int, fault: str | None) -> Ca
         if model is None:
             engine = EmbeddedEngine(tokenizer, seed=seed)
         else:
-            engine = load_pretrained_engine(Path(model).expanduser(), seed=seed)
+            engine = load_pretrained_engine(Path(model), seed=seed)
     except ConfigurationError as error:
         raise ConfigurationError(f"{'--tokenizer' if model is None else '--model'}: {error}") from error
 

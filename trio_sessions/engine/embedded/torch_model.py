@@ -34,7 +34,6 @@ class TorchModel:
         size: number of logits.
         stop_ids: ids that end an answer, ascending.
         context_length: most ids of a sequence.
-        description: class and size, for people.
 
     Raises:
         ConfigurationError: it cannot be loaded, lacks weights, or is not a causal model with a key-value cache.
@@ -65,7 +64,6 @@ class TorchModel:
         if not self.stop_ids:
             raise ConfigurationError(f"{folder} names no id that ends an answer: put eos_token_id into its config.json")
         self.context_length = int(getattr(self._model.config.get_text_config(), "max_position_embeddings", 32_768))
-        self.description = f"{type(self._model).__name__} of {self._model.num_parameters():,} parameters, float32"
         self.size = self._probed(folder)
 
     def begin(self) -> Feed:
