@@ -59,18 +59,19 @@ def draw(logits: Logits, allowed: BoolMask, sampling: Sampling, rng: random.Rand
         rng: the only source of chance.
     """
     scaled = logits.astype(np.float64) / (sampling.temperature or 1.0)
-    peak = scaled.max()
-    log_probs = scaled - (peak + np.log(np.exp(scaled - peak).sum()))
-    among = np.where(allowed, log_probs[: len(allowed)], -np.inf)
+    ids = np.flatnonzero(allowed)
+    among = scaled[ids]
     if sampling.temperature == 0:
-        index = int(among.argmax())
+        place = int(among.argmax())
     else:
         weights = np.exp(among - among.max())
         weights /= weights.sum()
         if sampling.top_p < 1.0:
             weights = nucleus(weights, sampling.top_p)
-        index = index_at(weights, rng.random() * float(weights.sum()))
-    return index, min(0.0, float(log_probs[index]))
+        place = index_at(weights, rng.random() * float(weights.sum()))
+    index = int(ids[place])
+    peak = scaled.max()
+    return index, min(0.0, float(scaled[index] - peak - np.log(np.exp(scaled - peak).sum())))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
