@@ -79,6 +79,12 @@ class Agent:
                     self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
             self.turn(tool_choice="auto")
 
+    def branch(self) -> None:
+        """Another second question, behind the answer to the first."""
+        answered = next(i for i, message in enumerate(self.messages) if message["role"] == "user" and i > 1)
+        self.messages = [*self.messages[:answered], {"role": "user", "content": "Then rather to Kraków, please."}]
+        self.turn(tool_choice="auto")
+
     def turn(self, tool_choice: Literal["auto", "required"]) -> dict[str, Any]:
         """One turn; an answer that is cut off is sampled again, as agents do."""
         for _ in range(_TRIES):
@@ -99,17 +105,8 @@ class Agent:
             self.retries += 1
         raise AssertionError(f"{_TRIES} answers in a row were cut off")
 
-    def state(self) -> dict[str, Any]:
-        """Records and metadata."""
-        state: dict[str, Any] = httpx.get(self.session).json()
-        return state
-
     def samples(self) -> Sequence[Sample]:
         """What the trainer gets."""
         answer = httpx.post(f"{self.session}/samples", json={}, timeout=60)
-        if answer.status_code == 404:
-            from tests.model.rebuilt import sample_of
-
-            return [sample_of(self.state(), lambda ids: "")]
         assert answer.status_code == 200, answer.text
         return decode_samples(answer.content).samples
