@@ -32,6 +32,8 @@ IN_THIS_PROCESS = [
     (["serve", "stray"], {}, "unexpected argument 'stray'"),
     (["--no-such"], {}, "unknown option --no-such"),
     (["engine", "--tokenizer", "/absent"], {}, "--tokenizer: /absent is not a folder"),
+    (["engine", "--model", "/absent"], {}, "--model: /absent is not a folder"),
+    (["engine", "--model", "/absent", "--tokenizer", "."], {}, "--model and --tokenizer exclude each other"),
     (["engine", "--port", "-1"], {}, "--port must be between 0 and 65535, got -1"),
     (["engine", "--latency", "-1"], {}, "--latency must not be negative, got -1"),
     (["engine", "--latency", "-1x"], {}, "--latency must be a number, got '-1x'"),

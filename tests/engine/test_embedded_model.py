@@ -28,13 +28,13 @@ _GOALS = [
 
 @given(st.integers(0, 8191), st.integers(0, 8191))
 def test_every_context_has_a_distribution(u: int, v: int) -> None:
-    distribution = engine().model.distribution(u, v)
+    distribution = engine().language.sampler.model.distribution(u, v)
     assert distribution.sum() == pytest.approx(1.0, abs=1e-12)
     assert distribution.min() > 0  # every id of the built-in vocabulary has a token
 
 
 def test_contexts_that_were_seen_are_distributions_too() -> None:
-    model, (u, v) = engine().model, engine().family.opener_ids
+    model, (u, v) = engine().language.sampler.model, engine().family.opener_ids
     context = model.context(u, v)
     assert len(context.ids) > 20
     assert model.distribution(u, v).sum() == pytest.approx(1.0, abs=1e-12)
@@ -63,11 +63,13 @@ def test_log_probs_are_those_of_the_masked_tempered_distribution(name: str, goal
     toy = engine(name)
     for seed in range(2):
         context = toy.family.opener_ids
-        generation = toy.sampler.generate(answer_plan(toy.family, goal), context, sampling, random.Random(seed))
+        generation = toy.language.sampler.generate(
+            answer_plan(toy.family, goal), context, sampling, random.Random(seed)
+        )
         assert generation.finished
         walk = Walk(answer_plan(toy.family, goal), toy.vocabulary)
         for token_id, log_prob in zip(generation.token_ids, generation.log_probs, strict=True):
-            probabilities = toy.sampler.probabilities(context, walk.allowed(), sampling)
+            probabilities = toy.language.sampler.probabilities(context, walk.allowed(), sampling)
             assert probabilities.sum() == pytest.approx(1.0)
             assert log_prob == pytest.approx(math.log(probabilities[token_id]), abs=1e-9)
             if sampling.temperature == 0:
@@ -83,10 +85,10 @@ def test_ids_are_drawn_as_often_as_their_probability_says(sampling: Sampling) ->
     end = toy.family.stop_id
     context = toy.family.opener_ids
     allowed = Allowed((Alphabet.TEXT, 1), [end])
-    probabilities = toy.sampler.probabilities(context, allowed, sampling)
+    probabilities = toy.language.sampler.probabilities(context, allowed, sampling)
     counts = np.zeros(len(probabilities))
     for _ in range(draws):
-        counts[toy.sampler.draw(context, allowed, sampling, rng)[0]] += 1
+        counts[toy.language.sampler.draw(context, allowed, sampling, rng)[0]] += 1
     assert counts[probabilities == 0].sum() == 0
     common = probabilities > 0.01
     expected = probabilities[common] * draws

@@ -102,7 +102,7 @@ async def _serve(arguments: Arguments) -> int:
 
 
 async def _engine(arguments: Arguments) -> int:
-    """Serve the embedded toy engine alone, to try a gateway or a client against."""
+    """Serve the embedded engine alone, with a toy model or one of yours, to try a gateway or a client against."""
     values = parse_arguments(ENGINE_OPTIONS, arguments)
 
     from trio_sessions.cli.engine import serve_engine_until_stopped

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from trio_sessions.config import BUILTIN_TOKENIZER
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.service.hooks import resolve_matcher
 
-__all__ = ["check_family", "check_matcher", "check_tokenizer"]
+__all__ = ["check_family", "check_matcher", "check_model", "check_tokenizer"]
 
 _PATHS: Final = ("/", "./", "../", "~")
 
@@ -21,6 +22,18 @@ def check_tokenizer(tokenizer: str, *, name: str = "--tokenizer") -> None:
     """
     if tokenizer.startswith(_PATHS) and not Path(tokenizer).is_dir():
         raise ConfigurationError(f"{name}: {tokenizer} is not a folder")
+
+
+def check_model(folder: str, *, tokenizer: str) -> None:
+    """Refuse what is no folder, or comes with a tokenizer of another.
+
+    Raises:
+        ConfigurationError: the text names the option.
+    """
+    if tokenizer != BUILTIN_TOKENIZER:
+        raise ConfigurationError("--model and --tokenizer exclude each other: a model's folder has its tokenizer")
+    if not Path(folder).is_dir():
+        raise ConfigurationError(f"--model: {folder} is not a folder")
 
 
 def check_family(family: str) -> None:

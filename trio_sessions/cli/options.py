@@ -256,8 +256,14 @@ ENGINE_OPTIONS: Final = (
     Option(
         "tokenizer",
         kinds.text("PATH"),
-        f"Tokenizer of the engine: {BUILTIN_TOKENIZER} or a folder.",
+        f"Tokenizer of the toy model: {BUILTIN_TOKENIZER} or a folder.",
         BUILTIN_TOKENIZER,
+    ),
+    Option(
+        "model",
+        kinds.text("DIR"),
+        "Folder of a small causal language model to sample from, with its tokenizer; needs the extra [model].",
+        unset="the toy model",
     ),
     Option("log_level", kinds.choice(get_args(LogLevel)), "Least severe level that is logged.", "info"),
 )

@@ -50,6 +50,18 @@ Ctrl-C or SIGTERM is 0.
 
 """
 
+_ENGINE: Final = """
+## trio-sessions engine
+
+The embedded engine alone. It answers with a toy model, or with `--model DIR`: any causal language model that
+`transformers` loads and whose tokenizer is byte-level (Qwen, Llama 3, GLM, DeepSeek), after
+`pip install 'trio-sessions[model]'`. It runs on the CPU, in float32, one answer at a time: for checking log probs, not
+for speed. They are those of SGLang, the model's own at the request's temperature; top-p does not change them. An answer
+is free until a stop id of the generation config, unless the request demands a tool call (`tool_choice` `required` or a
+name; in the form of Qwen's calls) or a JSON schema.
+
+"""
+
 _VERIFY: Final = """
 ## trio-sessions verify
 
@@ -78,7 +90,7 @@ def render_reference() -> str:
         (
             _HEAD,
             _table((*SERVE_OPTIONS, CONFIG), environment=True),
-            "\n## trio-sessions engine\n\nThe embedded toy engine alone.\n\n",
+            _ENGINE,
             _table(ENGINE_OPTIONS, environment=False),
             _VERIFY,
             _table(VERIFY_OPTIONS, environment=False),

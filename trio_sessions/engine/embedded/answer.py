@@ -30,6 +30,7 @@ class Goal:
         may_think: whether reasoning may come first; whether it does is drawn.
         inside_thinking: the prompt ended inside the reasoning.
         parallel: whether a second tool call may follow the first.
+        must_call: the request demands a call of one of the tools.
     """
 
     tools: Mapping[str, Any] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class Goal:
     may_think: bool = False
     inside_thinking: bool = False
     parallel: bool = False
+    must_call: bool = False
 
 
 def answer_plan(family: Family, goal: Goal) -> Plan:

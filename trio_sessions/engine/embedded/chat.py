@@ -1,4 +1,4 @@
-"""The embedded engine: SGLang's chat contract answered by the n-gram model, as a function from bytes to bytes.
+"""The embedded engine: SGLang's chat contract answered by a language model, as a function from bytes to bytes.
 
 Nothing in here waits or knows of HTTP: the HTTP application and the in-process engine share it.
 """
@@ -20,11 +20,13 @@ import numpy.typing as npt
 from trio_sessions import data
 from trio_sessions.config import BUILTIN_TOKENIZER
 from trio_sessions.engine.embedded import replay
-from trio_sessions.engine.embedded.answer import Goal, answer_plan, parse_message
+from trio_sessions.engine.embedded.answer import Goal, parse_message
+from trio_sessions.engine.embedded.causal import CausalLanguage, CausalModel
 from trio_sessions.engine.embedded.family import Family
+from trio_sessions.engine.embedded.language import LanguageModel, NGramLanguage, never
 from trio_sessions.engine.embedded.load import load_fast_tokenizer
 from trio_sessions.engine.embedded.model import NGramModel
-from trio_sessions.engine.embedded.prompt import PrefixCache, last_two, thinking_of
+from trio_sessions.engine.embedded.prompt import PrefixCache, thinking_of
 from trio_sessions.engine.embedded.render import render_prompt
 from trio_sessions.engine.embedded.reply import EngineReply, error_reply, json_reply, sse_reply, usage
 from trio_sessions.engine.embedded.request import (
@@ -41,6 +43,7 @@ from trio_sessions.engine.embedded.request import (
 from trio_sessions.engine.embedded.sampler import Generation, Sampler, Sampling
 from trio_sessions.engine.embedded.training import train_model
 from trio_sessions.engine.embedded.vocabulary import Vocabulary
+from trio_sessions.errors import ConfigurationError
 
 __all__ = ["Cut", "EmbeddedEngine"]
 
@@ -50,11 +53,14 @@ TokenIds = npt.NDArray[np.int32]
 
 
 class EmbeddedEngine:
-    """A toy engine with an honest sampler. Thread-safe; every method is synchronous and takes some milliseconds.
+    """An engine with an honest sampler. Thread-safe; every method is synchronous.
+
+    With the toy model an answer takes some milliseconds.
 
     Args:
         tokenizer: ``"builtin"``, a folder in the layout of ``transformers``, a hub id, or a loaded fast tokenizer. Any
-            byte-level tokenizer will do; for another one than the built-in the model is trained while loading.
+            byte-level tokenizer will do; for another one than the built-in the toy model is trained while loading.
+        model: what answers; None for the toy model.
         seed: makes requests without a ``seed`` of their own repeatable (in order of arrival); None for chance.
         model_name: what ``/v1/models`` calls the model.
         context_length: most ids of a prompt and its answer.
@@ -63,13 +69,14 @@ class EmbeddedEngine:
         clock: seconds since the epoch, for ``created``.
 
     Raises:
-        ConfigurationError: the tokenizer cannot be loaded or is not byte-level.
+        ConfigurationError: the tokenizer cannot be loaded, is not byte-level, or has more ids than the model.
     """
 
     def __init__(
         self,
         tokenizer: Any = BUILTIN_TOKENIZER,
         *,
+        model: CausalModel | None = None,
         seed: int | None = None,
         model_name: str = "embedded",
         context_length: int = 131_072,
@@ -89,19 +96,34 @@ class EmbeddedEngine:
         self._tokenizer = load_fast_tokenizer(str(tokenizer)) if isinstance(tokenizer, str | Path) else tokenizer
         self._encoder = self._tokenizer.backend_tokenizer
         self.vocabulary = Vocabulary.of(self._encoder)
-        self.family = Family.of(self._tokenizer, self.vocabulary)
-        if isinstance(tokenizer, str) and tokenizer == BUILTIN_TOKENIZER:
-            known = np.asarray([bool(spelling) for spelling in self.vocabulary.spellings], dtype=np.bool_)
-            self.model = NGramModel.load(data.builtin_model_path(), known=known)
-        else:
-            self.model = train_model(self._encoder, self.vocabulary, self.family)
-        self.sampler = Sampler(self.model, self.vocabulary)
+        self.family = Family.of(self._tokenizer, self.vocabulary, () if model is None else model.stop_ids)
+        self.language = self._toy(tokenizer) if model is None else self._causal(model)
         self._cache = PrefixCache()
         self._special_ids = frozenset(
             token_id for token_id, token in self._encoder.get_added_tokens_decoder().items() if token.special
         )
 
-    def handle(self, method: str, path: str, body: bytes, *, cut: Cut | None = None) -> EngineReply:
+    def _toy(self, tokenizer: Any) -> LanguageModel:
+        if isinstance(tokenizer, str) and tokenizer == BUILTIN_TOKENIZER:
+            model = NGramModel.load(data.builtin_model_path(), known=self.vocabulary.known)
+        else:
+            model = train_model(self._encoder, self.vocabulary, self.family)
+        return NGramLanguage(Sampler(model, self.vocabulary), self.family)
+
+    def _causal(self, model: CausalModel) -> LanguageModel:
+        if model.size < self.vocabulary.size:
+            raise ConfigurationError(f"the model has {model.size} ids, its tokenizer {self.vocabulary.size}")
+        return CausalLanguage(model, self.vocabulary, self.family)
+
+    def handle(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        *,
+        cut: Cut | None = None,
+        given_up: Callable[[], bool] = never,
+    ) -> EngineReply:
         """The answer to any request; ``path`` has no query and may begin with a slash.
 
         Args:
@@ -109,14 +131,15 @@ class EmbeddedEngine:
             path: as in ``v1/chat/completions``.
             body: request body.
             cut: leave the last id of a chat answer out, as if it had been broken off for this reason.
+            given_up: whether nobody waits for the answer any more.
         """
         route = (method.upper(), path.strip("/"))
         try:
             match route:
                 case ("POST", "v1/chat/completions"):
-                    return self.complete(body, cut=cut)
+                    return self.complete(body, cut=cut, given_up=given_up)
                 case ("POST", "v1/completions"):
-                    return self._completion(body)
+                    return self._completion(body, given_up)
                 case ("POST", "tokenize"):
                     return self._tokenize(body)
                 case ("POST", "detokenize"):
@@ -132,12 +155,12 @@ class EmbeddedEngine:
             return error_reply(400, str(error))
         return error_reply(404, f"no such route: {route[0]} /{route[1]}", kind="NotFoundError")
 
-    def complete(self, body: bytes, *, cut: Cut | None = None) -> EngineReply:
+    def complete(self, body: bytes, *, cut: Cut | None = None, given_up: Callable[[], bool] = never) -> EngineReply:
         """The answer to ``POST /v1/chat/completions``; what is wrong with a request comes back as a 400.
 
         Args:
             body: the request, JSON.
-            cut: as in ``handle``.
+            cut, given_up: as in ``handle``.
         """
         started = time.perf_counter()
         try:
@@ -145,10 +168,11 @@ class EmbeddedEngine:
             sampling = sampling_of(request)
             prompt = self._prompt(request)
             goal = goal_of(request, thinking_of(prompt, self.vocabulary))
+            self._check_replay(request)
         except BadRequest as error:
             return error_reply(400, str(error))
-        cached = self._cache.cached(prompt)
-        generation = self._generate(prompt, goal, sampling, request.seed)
+        cached = self._cache.cached(prompt) if self.language.is_toy else 0
+        generation = self._generate(prompt, goal, sampling, request.seed, given_up)
         if cut is not None and generation.finished:
             generation = Generation(generation.token_ids[:-1], generation.log_probs[:-1], finished=False)
         sequence = np.concatenate((prompt, np.asarray(generation.token_ids, dtype=np.int32)))
@@ -167,6 +191,10 @@ class EmbeddedEngine:
                 "e2e_latency": time.perf_counter() - started,
             }
         return sse_reply(answer) if request.stream else json_reply(answer)
+
+    def _check_replay(self, request: ChatRequest) -> None:
+        if not self.language.is_toy and (request.return_routed_experts or request.return_indexer_topk):
+            raise BadRequest("this engine does not record what its model's router and indexer choose")
 
     def _prompt(self, request: ChatRequest) -> TokenIds:
         if request.input_ids is None:
@@ -188,16 +216,19 @@ class EmbeddedEngine:
             )
         return np.asarray(ids, dtype=np.int32)
 
-    def _generate(self, prompt: TokenIds, goal: Goal, sampling: Sampling, seed: int | None) -> Generation:
+    def _generate(
+        self, prompt: TokenIds, goal: Goal, sampling: Sampling, seed: int | None, given_up: Callable[[], bool]
+    ) -> Generation:
         room = self.context_length - len(prompt)
         limit = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
         chance = f"{self._seed}.{next(self._ordinals)}" if seed is None else f"request {seed}"
         digest = hashlib.blake2b(chance.encode() + prompt.tobytes(), digest_size=16).digest()
-        return self.sampler.generate(
-            answer_plan(self.family, goal),
-            last_two(prompt, self.family.stop_id),
+        return self.language.answer(
+            prompt,
+            goal,
             Sampling(sampling.temperature, sampling.top_p, limit, sampling.stop),
             random.Random(digest),  # noqa: S311 - sampling is meant to be repeatable
+            given_up,
         )
 
     def _answer(
@@ -244,7 +275,8 @@ class EmbeddedEngine:
             return {"type": "abort", "message": "Aborted"}
         if not generation.finished:
             return {"type": "length", "length": len(generation.token_ids)}
-        return {"type": "stop", "matched": self.family.stop_id if generation.matched is None else generation.matched}
+        last = generation.token_ids[-1]
+        return {"type": "stop", "matched": last if generation.matched is None else generation.matched}
 
     def _openai_log_probs(self, generation: Generation) -> dict[str, Any]:
         text_bytes = self.vocabulary.text_bytes
@@ -282,14 +314,14 @@ class EmbeddedEngine:
             fields["indexer_topk_num_layers"] = self._layers
         return fields
 
-    def _completion(self, body: bytes) -> EngineReply:
+    def _completion(self, body: bytes, given_up: Callable[[], bool]) -> EngineReply:
         request = decoded(CompletionRequest, body)
         if request.stream:
             raise BadRequest("stream=true is not supported for completions")
         prompt = request.prompt
         ids = self._encoder.encode(prompt, add_special_tokens=False).ids if isinstance(prompt, str) else prompt
         checked = self._checked(ids)
-        generation = self._generate(checked, Goal(), sampling_of(request), request.seed)
+        generation = self._generate(checked, Goal(), sampling_of(request), request.seed, given_up)
         return json_reply(
             {
                 "id": f"cmpl-{secrets.token_hex(16)}",

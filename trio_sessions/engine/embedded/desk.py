@@ -5,6 +5,7 @@ The HTTP application and the in-process engine share it.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -19,8 +20,8 @@ from trio_sessions.engine.embedded.reply import EngineReply, error_reply
 __all__ = ["BrokenOff", "Desk", "Stats"]
 
 _GENERATES: Final = frozenset({"v1/chat/completions", "v1/completions"})
-# The work holds the interpreter's lock: more threads than this only take turns.
-_THREADS: Final = 2
+# What does not generate must not wait behind what does.
+_OTHER_THREADS: Final = 2
 
 
 @dataclass(slots=True)
@@ -76,12 +77,13 @@ class Desk:
         self.stats = Stats()
         self._latency = latency
         self._fault = fault
-        self._limiter = trio.CapacityLimiter(_THREADS)
+        self._generating = trio.CapacityLimiter(engine.language.threads)
+        self._other = trio.CapacityLimiter(_OTHER_THREADS)
 
     async def answer(
         self, method: str, path: str, body: bytes, *, fault_spec: str | None = None
     ) -> EngineReply | BrokenOff:
-        """The answer to one request; a cancelled call is counted and leaves its thread behind.
+        """The answer to one request; a cancelled call is counted, and its thread told to give up.
 
         Args:
             method: HTTP method.
@@ -98,7 +100,7 @@ class Desk:
         except ValueError as error:
             return error_reply(400, str(error))
         if not generates:
-            return await self._compute(method, path, body, own)
+            return await self._compute(method, path, body, own, self._other)
         self.stats.requests += 1
         fault = own or self._fault
         if fault is not None and not fault.strikes(self.stats.requests):
@@ -107,7 +109,7 @@ class Desk:
         try:
             if self._latency:
                 await trio.sleep(self._latency)
-            reply = await self._compute(method, path, body, fault)
+            reply = await self._compute(method, path, body, fault, self._generating)
         except trio.Cancelled:
             self.stats.cancelled += 1
             raise
@@ -117,7 +119,9 @@ class Desk:
         finally:
             self.stats.in_flight -= 1
 
-    async def _compute(self, method: str, path: str, body: bytes, fault: Fault | None) -> EngineReply | BrokenOff:
+    async def _compute(
+        self, method: str, path: str, body: bytes, fault: Fault | None, limiter: trio.CapacityLimiter
+    ) -> EngineReply | BrokenOff:
         cut: Cut | None = None
         if fault is not None:
             if fault.kind == "hang":
@@ -125,11 +129,16 @@ class Desk:
             if fault.kind == "slow":
                 await trio.sleep(fault.seconds)
             cut = "length" if fault.kind == "length" else "abort" if fault.kind == "abort" else None
-        reply = await trio.to_thread.run_sync(
-            partial(self.engine.handle, method, path, body, cut=cut),
-            abandon_on_cancel=True,
-            limiter=self._limiter,
-        )
+        given_up = threading.Event()
+        try:
+            # An abandoned thread keeps its place in the limiter until it ends.
+            reply = await trio.to_thread.run_sync(
+                partial(self.engine.handle, method, path, body, cut=cut, given_up=given_up.is_set),
+                abandon_on_cancel=True,
+                limiter=limiter,
+            )
+        finally:
+            given_up.set()
         if fault is None:
             return reply
         return BrokenOff(reply) if fault.kind == "disconnect" else damaged(fault, reply)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,14 +35,23 @@ class Family:
     call_close: str
 
     @classmethod
-    def of(cls, tokenizer: Any, vocabulary: Vocabulary) -> Family:
+    def of(cls, tokenizer: Any, vocabulary: Vocabulary, stop_ids: Collection[int] = ()) -> Family:
         """The family of a ``transformers`` fast tokenizer.
+
+        Args:
+            tokenizer: the tokenizer.
+            vocabulary: what its ids spell.
+            stop_ids: ids that end a turn, where the model says so; otherwise a known one is looked for.
 
         Raises:
             ConfigurationError: no token is known to end a turn.
         """
         names = [*_STOPS, tokenizer.eos_token] if tokenizer.eos_token else list(_STOPS)
-        stop = next((vocabulary.controls[name] for name in names if name in vocabulary.controls), None)
+        known = [vocabulary.controls[name] for name in names if name in vocabulary.controls]
+        if stop_ids:
+            said = [vocabulary.spellings[token_id] for token_id in sorted(stop_ids) if token_id < vocabulary.size]
+            known = [stop for stop in known if stop in said] or [stop for stop in said if stop]
+        stop = known[0] if known else None
         if stop is None:
             raise ConfigurationError("the tokenizer has no end-of-turn token that the embedded engine knows")
         thinks = "<think>" in vocabulary.controls and "</think>" in vocabulary.controls
@@ -55,6 +65,12 @@ class Family:
             call_open=vocabulary.control("<tool_call>") + line,
             call_close=line + vocabulary.control("</tool_call>"),
         )
+
+    def think_ids(self, vocabulary: Vocabulary) -> tuple[int | None, int | None]:
+        """The ids that open and close a thought, None for a tokenizer that has none."""
+        if not self.think_open:
+            return None, None
+        return vocabulary.ids[vocabulary.controls["<think>"]], vocabulary.ids[vocabulary.controls["</think>"]]
 
 
 def _opener(tokenizer: Any, stop_id: int) -> tuple[int, int]:

@@ -169,6 +169,7 @@ def goal_of(request: ChatRequest, thinking: Thinking) -> Goal:
         may_think=thinking is Thinking.UNSAID and bool(kwargs.get("enable_thinking", kwargs.get("thinking", True))),
         inside_thinking=thinking is Thinking.OPEN,
         parallel=request.parallel_tool_calls is True,
+        must_call=request.tool_choice not in (None, "auto", "none"),
     )
 
 

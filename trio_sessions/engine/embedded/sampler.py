@@ -1,4 +1,4 @@
-"""Drawing ids: the model's distribution, masked by the plan, renormalised and tempered.
+"""Drawing ids of the n-gram model: its distribution, masked by the plan, renormalised and tempered.
 
 The log prob of an id is the natural logarithm of the probability with which it was drawn, that is after the mask, the
 temperature and top-p; at temperature 0 it is that of the masked distribution at temperature 1.
@@ -18,7 +18,7 @@ from trio_sessions.engine.embedded.model import Context, NGramModel
 from trio_sessions.engine.embedded.plan import Allowed, Plan, Walk
 from trio_sessions.engine.embedded.vocabulary import Alphabet, Vocabulary
 
-__all__ = ["Generation", "Sampler", "Sampling"]
+__all__ = ["Generation", "Sampler", "Sampling", "index_at", "nucleus"]
 
 _MOST_CACHED: Final = 18
 _TRIES: Final = 32
@@ -34,7 +34,7 @@ class Sampling:
     Attributes:
         temperature: 0 takes the most probable id.
         top_p: the smallest set of ids with at least this much of the probability; 1 for all.
-        max_tokens: most ids, the stop token included; None for as many as the plan takes.
+        max_tokens: most ids, the stop token included; None for as many as the answer takes.
         stop: texts that end the answer once they occur in it; their ids stay.
     """
 
@@ -49,9 +49,9 @@ class Generation:
     """What was drawn.
 
     Attributes:
-        token_ids: ids in order, the stop token last if the plan came to its end.
+        token_ids: ids in order, the stop token last if the answer came to its end.
         log_probs: natural logarithms, one per id.
-        finished: the plan came to its end or a stop text was met; False when ``max_tokens`` cut the answer off.
+        finished: the answer came to its end or a stop text was met; False when ``max_tokens`` cut the answer off.
         matched: the stop text that was met.
     """
 
@@ -81,10 +81,14 @@ class _Base:
 
 
 class Sampler:
-    """Draws answers from one model; safe to use from several threads."""
+    """Draws answers from one model; safe to use from several threads.
+
+    Attributes:
+        model: draws are from its distributions.
+    """
 
     def __init__(self, model: NGramModel, vocabulary: Vocabulary) -> None:
-        self._model = model
+        self.model = model
         self._vocabulary = vocabulary
         self._bases: dict[tuple[Alphabet, int, float], _Base] = {}
 
@@ -124,7 +128,7 @@ class Sampler:
         """One id and its log prob."""
         if sampling.top_p < 1.0:
             return _pick(self.probabilities(context, allowed, sampling), sampling, rng)
-        distribution = self._model.context(*context)
+        distribution = self.model.context(*context)
         if allowed.mask is None:
             return self._draw_listed(distribution, allowed, sampling, rng)
         return self._draw_masked(distribution, allowed, sampling, rng)
@@ -135,21 +139,18 @@ class Sampler:
         This spells out what ``draw`` does without touching the whole vocabulary. At temperature 0 it is the
         distribution that log probs are taken from.
         """
-        mask = np.zeros(self._model.size, dtype=np.bool_)
+        mask = np.zeros(self.model.size, dtype=np.bool_)
         if allowed.mask is not None:
             alphabet, position = allowed.mask
             mask |= self._vocabulary.masks[alphabet][position]
         mask[allowed.ids] = True
-        weights: Floats = np.where(mask, self._model.distribution(*context), 0.0)
+        weights: Floats = np.where(mask, self.model.distribution(*context), 0.0)
         if allowed.options:
             weights = _even(weights, allowed.options)
         weights = (weights / weights.max()) ** _exponent(sampling.temperature)
         weights /= weights.sum()
         if sampling.top_p < 1.0:
-            order = np.argsort(-weights, kind="stable")
-            before = np.cumsum(weights[order]) - weights[order]
-            weights[order[before >= sampling.top_p]] = 0.0
-            weights /= weights.sum()
+            weights = nucleus(weights, sampling.top_p)
         return weights
 
     def _draw_listed(
@@ -165,7 +166,7 @@ class Sampler:
             probabilities = _even(probabilities, options)
         weights = (probabilities / probabilities.max()) ** _exponent(sampling.temperature)
         total = float(weights.sum())
-        index = int(weights.argmax()) if sampling.temperature == 0 else _index(weights, rng.random() * total)
+        index = int(weights.argmax()) if sampling.temperature == 0 else index_at(weights, rng.random() * total)
         return ids[index], math.log(float(weights[index]) / total)
 
     def _draw_masked(
@@ -178,7 +179,7 @@ class Sampler:
         seen = base.mask[distribution.ids]
         seen_ids = distribution.ids[seen]
         ids = seen_ids
-        probabilities = distribution.scale * self._model.base[seen_ids] + distribution.extra[seen]
+        probabilities = distribution.scale * self.model.base[seen_ids] + distribution.extra[seen]
         if allowed.ids:
             listed = np.asarray(allowed.ids)
             ids = np.concatenate((ids, listed))
@@ -199,13 +200,13 @@ class Sampler:
             return int(ids[index]), math.log(float(weights[index]) / total)
         point = rng.random() * total
         if point < some:
-            index = _index(weights, point)
+            index = index_at(weights, point)
             return int(ids[index]), math.log(float(weights[index]) / total)
         other = _from_rest(base, seen_ids, rng)
         return other, math.log(factor * float(base.powers[other]) / total)
 
     def _of_listed(self, distribution: Context, ids: Ints) -> Floats:
-        probabilities = distribution.scale * self._model.base[ids]
+        probabilities = distribution.scale * self.model.base[ids]
         if len(distribution.ids):
             places = distribution.ids.searchsorted(ids)
             places[places == len(distribution.ids)] = 0
@@ -218,7 +219,7 @@ class Sampler:
         base = self._bases.get(key)
         if base is None:
             mask = self._vocabulary.masks[alphabet][position]
-            masked = np.where(mask, self._model.base, 0.0)
+            masked = np.where(mask, self.model.base, 0.0)
             peak = float(masked.max())
             powers = (masked / peak) ** exponent
             base = _Base(mask, peak, powers, np.cumsum(powers), np.argsort(-masked, kind="stable")[:4096])
@@ -242,7 +243,17 @@ def _even(weights: Floats, options: tuple[tuple[int, ...], ...]) -> Floats:
     return shares
 
 
-def _index(weights: Floats, point: float) -> int:
+def nucleus(weights: Floats, top_p: float) -> Floats:
+    """The largest of ``weights``, which sum to 1, until they have at least ``top_p`` together; renormalised."""
+    order = np.argsort(-weights, kind="stable")
+    before = np.cumsum(weights[order]) - weights[order]
+    kept = weights.copy()
+    kept[order[before >= top_p]] = 0.0
+    kept /= kept.sum()
+    return kept
+
+
+def index_at(weights: Floats, point: float) -> int:
     """The index of the weight that ``point``, in [0, sum), falls on."""
     cumulative = np.cumsum(weights)
     index = int(cumulative.searchsorted(point, side="right"))
@@ -260,9 +271,11 @@ def _from_rest(base: _Base, seen_ids: Ints, rng: random.Random) -> int:
             return index
     powers = base.powers.copy()
     powers[seen_ids] = 0.0
-    return _index(powers, rng.random() * float(powers.sum()))
+    return index_at(powers, rng.random() * float(powers.sum()))
 
 
 def _pick(weights: Floats, sampling: Sampling, rng: random.Random) -> tuple[int, float]:
-    index = int(weights.argmax()) if sampling.temperature == 0 else _index(weights, rng.random() * float(weights.sum()))
+    index = (
+        int(weights.argmax()) if sampling.temperature == 0 else index_at(weights, rng.random() * float(weights.sum()))
+    )
     return index, math.log(float(weights[index]))

@@ -54,6 +54,7 @@ class Vocabulary:
         spellings: for each id what it spells; empty for an id that no token has.
         ids: the reverse.
         controls: text of each added token, to its spelling.
+        known: bool; True for an id that a token has.
         text_bytes: for each id the bytes that it decodes to, control ids included.
         masks: for each alphabet three masks: pieces that may come first (no white space in front), between, and last
             (no white space behind).
@@ -63,6 +64,7 @@ class Vocabulary:
     spellings: tuple[str, ...]
     ids: dict[str, int]
     controls: dict[str, str]
+    known: BoolMask
     text_bytes: tuple[bytes, ...]
     masks: dict[Alphabet, tuple[BoolMask, BoolMask, BoolMask]]
 
@@ -97,7 +99,8 @@ class Vocabulary:
         if missing:
             raise ConfigurationError(f"the embedded engine needs a byte-level tokenizer; no piece for bytes {missing}")
         controls = {text: spellings[token_id] for token_id, text in added.items()}
-        return cls(size, tuple(spellings), ids, controls, tuple(text_bytes), _masks(spellings, text_bytes))
+        known = np.asarray([bool(spelling) for spelling in spellings], dtype=np.bool_)
+        return cls(size, tuple(spellings), ids, controls, known, tuple(text_bytes), _masks(spellings, text_bytes))
 
     def candidates(self, options: Iterable[str]) -> list[int]:
         """Ids whose spelling begins one of ``options`` (ascending, each once)."""
