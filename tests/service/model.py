@@ -128,7 +128,7 @@ class ModelSession:
     ) -> list[tuple[str, int]]:
         """What is to be declared before a turn, as kind and position. No turn of the model calls a tool."""
         end = len(before.ids)
-        results = next((i for i, message in enumerate(appended) if message["role"] != "tool"), len(appended))
+        results = sum(message["role"] == "tool" for message in appended)
         return [
             *[("turn_closed", end)] * (closers > 0),
             *[("template_kwargs_changed", end)] * (before.request.get("chat_template_kwargs", {}) != kwargs),
