@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import loop, tree
+from benchmarks import loop, samples, tree
 from benchmarks.render import measure
 from trio_sessions.render.load import load_renderer
 
@@ -23,3 +23,10 @@ def test_tree_gives_a_row_a_shape() -> None:
     rows = tree.measure(nodes=32, messages=20, repeats=1)
     assert [(row.nodes, row.depth) for row in rows] == [(32, 9), (32, 1), (32, 1), (32, 2)]
     assert all(row.milliseconds > 0 for row in rows)
+
+
+def test_samples_gives_what_an_assembly_costs() -> None:
+    found = samples.measure(turns=2, tokens=50, repeats=1)
+    assert found.megabytes > found.payload_megabytes > 0.1
+    assert found.seconds > 0
+    assert found.stall_ms > 0
