@@ -30,9 +30,10 @@ def test_ci_runs_exactly_the_two_commands() -> None:
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     install = [line for line in SHELL if line.startswith("pip install")]
     assert install == ["pip install . && trio-sessions demo", "pip install -e '.[test]' && python -m pytest"]
-    # pip is told to be quiet in CI; the commands are otherwise the same to the letter.
+    # pip is told to be quiet in CI, and what fails ends the run, which it would not on the left of `&&`; the commands
+    # are otherwise the same to the letter.
     assert [line for line in ci.splitlines() if line.startswith("pip install")] == [
-        line.replace("pip install", "pip install --quiet") for line in install
+        line.replace("pip install", "pip install --quiet") + " || exit 1" for line in install
     ]
 
 
