@@ -173,7 +173,14 @@ def test_wrong_use_is_one_line(capsys, monkeypatch, tmp_path, arguments, text):
 
 def test_an_interrupted_export_leaves_nothing(gateway, tmp_path):
     gateway.script = [HEALTHY, SILENCE]
-    command = [sys.executable, "-m", "trio_sessions.cli", "samples", "1", "--out", "s.jsonl", "--gateway", gateway.url]
+    # A run in the background of a script would have it ignored.
+    program = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from trio_sessions.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", program, "samples", "1", "--out", "s.jsonl", "--gateway", gateway.url]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         for _ in range(2):
             assert gateway.arrived.acquire(timeout=20)
