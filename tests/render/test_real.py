@@ -86,7 +86,7 @@ FAMILIES = {
     "deepseek-r1-0528-qwen3-8b": replace(
         deepseek("user", "tool", system=MOVED, developer=DROPPED), reaches={"tool": {"history"}}
     ),
-    "deepseek-v3.1": deepseek("user", "tool", system=MOVED, developer=DROPPED),
+    "deepseek-v3.1": replace(deepseek("user", "tool", system=MOVED, developer=DROPPED), thought="</think>"),
 }
 
 
