@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -183,6 +184,8 @@ class TestSamples:
             (b'{"metadata":[]}', "metadata must be an object or null"),
             (b'{"rewards":[]}', "rewards must be an object of response ids and numbers"),
             (b'{"rewards":{"r-a":"1"}}', "rewards['r-a'] must be a number, got '1'"),
+            (b'{"rewards":{"r-a":1' + b"0" * 400 + b"}}", "rewards['r-a'] must be a number, got 1000"),
+            (b'{"rewards":{"":1}}', "rewards names '', which is the id of no response of this session"),
             (b'{"rewards":{"r-z":1}}', "rewards names 'r-z', which is the id of no response of this session"),
         ],
     )
@@ -218,6 +221,28 @@ class TestSamples:
         session = await (await serve()).session()
         await session.delete()
         assert_error(await ask(session), 404, f"session not found: session_id={session.id}")
+
+    async def test_a_name_that_two_responses_share_is_no_name(self, serve: Serve) -> None:
+        session = await tree_session(serve, *answers("a", "a"))
+        for _ in range(2):
+            await session.turn(Q[0])
+        assert_error(await ask(session, rewards={"r-a": 1}), 400, "rewards names 'r-a', which is the id of 2 responses")
+
+    async def test_rewards_are_added_to_those_in_the_metadata(self, serve: Serve) -> None:
+        session = await every_leaf(serve)
+        reply = await samples_of(session, metadata={"rewards": {"r-b": 2, "r-d": 3}}, rewards={"r-d": 1})
+        assert {s.metadata["leaf"]["response_id"]: s.reward for s in reply.samples} == {"r-d": 1, "r-b": 2}
+
+    async def test_what_a_hook_returns_wrongly_is_told_as_text(self, serve: Serve) -> None:
+        session = await tree_session(serve, *answers("a"), sample_postprocessor="tests.web.test_tree.spoiling")
+        await session.turn(Q[0])
+        response = await ask(session)
+        assert (response.status_code, response.headers["content-type"]) == (422, "text/plain; charset=utf-8")
+        assert response.text.startswith("sample 0 is not what a sample has to be: ")
+
+
+def spoiling(samples: list[Sample], session_metadata: dict[str, Any]) -> list[Sample]:
+    return [replace(sample, prefix_cache_info=None) for sample in samples]
 
 
 def broken_picker(samples: list[Sample], session_metadata: dict[str, Any]) -> list[Sample]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from trio_sessions.core import json
 from trio_sessions.core.history import Checkpoint, path_of
@@ -17,6 +17,7 @@ from trio_sessions.core.samples import (
     collect_forest,
     collect_line,
     encode_samples,
+    is_reward,
 )
 from trio_sessions.errors import InvalidRequest
 from trio_sessions.service.inspect import SessionInspector
@@ -24,6 +25,8 @@ from trio_sessions.service.offload import LONG_BYTES, Offloader
 from trio_sessions.service.session import Session
 
 __all__ = ["SampleCollector", "SamplesRequest"]
+
+_LONGEST_SHOWN: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,8 @@ class SamplesRequest:
         """The metadata with the rewards of branches in it."""
         if not self.rewards:
             return self.metadata
-        return {**(self.metadata or {}), "rewards": dict(self.rewards)}
+        named = (self.metadata or {}).get("rewards")
+        return {**(self.metadata or {}), "rewards": {**(named if isinstance(named, dict) else {}), **self.rewards}}
 
 
 class SampleCollector:
@@ -102,10 +106,15 @@ class SampleCollector:
         """
         request = SamplesRequest.from_body(body)
         forest = Forest.of(tuple(session.history.nodes), session.history.active)
-        known = {node.response_id for node in forest.nodes}
+        # Nothing names an answer without an id.
+        known = Counter(node.response_id for node in forest.nodes if node.response_id)
         for response_id in request.rewards:
-            if response_id not in known:
+            if not known[response_id]:
                 raise InvalidRequest(f"rewards names {response_id!r}, which is the id of no response of this session")
+            if known[response_id] > 1:
+                raise InvalidRequest(
+                    f"rewards names {response_id!r}, which is the id of {known[response_id]} responses"
+                )
         return await self._offload(
             partial(self._payload, session, forest, request), size=LONG_BYTES if forest.nodes else 0
         )
@@ -153,6 +162,6 @@ def _rewards(value: Any) -> Mapping[str, float]:
     if not isinstance(value, dict):
         raise InvalidRequest("rewards must be an object of response ids and numbers")
     for response_id, reward in value.items():
-        if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-            raise InvalidRequest(f"rewards[{response_id!r}] must be a number, got {reward!r}")
+        if not is_reward(reward):
+            raise InvalidRequest(f"rewards[{response_id!r}] must be a number, got {repr(reward)[:_LONGEST_SHOWN]}")
     return value

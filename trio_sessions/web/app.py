@@ -83,7 +83,7 @@ def create_app(gateway: Gateway) -> QuartTrio:
         except SampleAssemblyFailed as error:
             # The one error that the contract has as text.
             _log.warning("cannot assemble samples", session=session_id, code=error.code)
-            return _response(Reply(status=status_of(error), headers=_TEXT, body=str(error).encode()))
+            return _response(Reply(status=status_of(error), headers=_TEXT, body=str(error).encode(errors="replace")))
         return _response(Reply(status=200, headers=_OCTETS, body=payload))
 
     @app.route("/sessions/<session_id>/<path:path>", methods=_PROXIED_METHODS)

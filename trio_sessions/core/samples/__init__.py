@@ -7,7 +7,7 @@ from trio_sessions.core.samples.hooks import SampleHooks, run_hooks
 from trio_sessions.core.samples.leaves import Mismatches, assemble_leaves
 from trio_sessions.core.samples.line import AssemblyRules, assemble
 from trio_sessions.core.samples.pickers import PICKERS, Picker
-from trio_sessions.core.samples.postprocessors import POSTPROCESSORS, Postprocessor, train_once
+from trio_sessions.core.samples.postprocessors import POSTPROCESSORS, Postprocessor, is_reward, train_once
 from trio_sessions.core.samples.sample import PrefixCacheInfo, Sample, Status
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "collect_line",
     "decode_samples",
     "encode_samples",
+    "is_reward",
     "run_hooks",
     "train_once",
     "tree_metadata",

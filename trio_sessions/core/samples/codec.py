@@ -91,7 +91,10 @@ def encode_samples(
             else:
                 # safetensors stores wrong values for some arrays that are not contiguous, without a word.
                 tensors[f"{name}.{index}"] = np.ascontiguousarray(array)
-        described.append(_described(sample, nulls, with_reward=with_reward))
+        try:
+            described.append(_described(sample, nulls, with_reward=with_reward))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise SampleAssemblyFailed(f"sample {index} is not what a sample has to be: {error}") from error
     meta = {"samples": described, "session_metadata": dict(session_metadata), "empty_reason": empty_reason}
     try:
         # The standard library's spelling of numbers is the contract's, and it refuses numbers that are not finite.

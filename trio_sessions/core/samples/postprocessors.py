@@ -17,7 +17,7 @@ from trio_sessions.core.samples.provenance import PROVENANCE, sampled_spans, wit
 from trio_sessions.core.samples.sample import Sample
 from trio_sessions.errors import SampleAssemblyFailed
 
-__all__ = ["POSTPROCESSORS", "Postprocessor", "train_once"]
+__all__ = ["POSTPROCESSORS", "Postprocessor", "is_reward", "train_once"]
 
 Postprocessor: TypeAlias = Callable[[list[Sample], Mapping[str, Any]], Sequence[Sample]]
 
@@ -53,6 +53,16 @@ def train_once(samples: list[Sample], session_metadata: Mapping[str, Any]) -> li
 
 
 POSTPROCESSORS: Final[Mapping[str, Postprocessor]] = MappingProxyType({"train_once": train_once})
+
+
+def is_reward(value: Any) -> bool:
+    """Whether ``value`` is a finite number that a float can hold, and no boolean."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _owned(samples: list[Sample]) -> list[Sample]:
@@ -98,7 +108,7 @@ def _rewards(agent: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> di
             raise SampleAssemblyFailed(f"metadata.rewards names {response_id!r}, which is no response of this session")
         if len(found) > 1:
             raise SampleAssemblyFailed(f"metadata.rewards names {response_id!r}, which is the id of turns {found}")
-        if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-            raise SampleAssemblyFailed(f"metadata.rewards[{response_id!r}] must be a number, got {reward!r}")
+        if not is_reward(reward):
+            raise SampleAssemblyFailed(f"metadata.rewards[{response_id!r}] must be a number, got {repr(reward)[:60]}")
         rewards[found[0]] = reward
     return rewards
