@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trio_sessions.render.template import TemplateRenderer
 
-PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 
 # Control tokens of all the families, words, and characters that take several bytes or merge across a cut.
 _PIECES = st.sampled_from(

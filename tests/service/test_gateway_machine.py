@@ -636,7 +636,7 @@ async def _hold(session: Session, release: trio.Event) -> None:
 
 TestGateway = GatewayMachine.TestCase
 TestGateway.settings = settings(
-    max_examples=150,
+    max_examples=80,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -25,7 +25,7 @@ from trio_sessions.core.samples import (
 )
 from trio_sessions.errors import SampleAssemblyFailed
 
-MORE = settings(PATIENT, max_examples=250)
+MORE = settings(PATIENT, max_examples=120)
 
 
 def leaf_of(sample: Sample) -> int:

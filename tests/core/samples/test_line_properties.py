@@ -14,7 +14,7 @@ from trio_sessions.core.history import path_of
 from trio_sessions.core.samples import assemble
 from trio_sessions.core.samples.turns import TurnReader
 
-MORE = settings(PATIENT, max_examples=250)
+MORE = settings(PATIENT, max_examples=120)
 lengths = st.none() | st.integers(-1, 30)
 
 
