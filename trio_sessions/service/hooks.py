@@ -1,7 +1,8 @@
 """Functions of the user that the gateway calls, found by dotted path.
 
-They run while the session's lock is held, on the event loop or, for long requests, in a worker thread: they have to be
-quick, must not block, and must be safe to call from several threads.
+A matcher runs while the session's lock is held, on the event loop or, for long requests, in a worker thread: it has to
+be quick and must not block. Hooks for samples run in a worker thread, without the lock. Both must be safe to call from
+several threads.
 """
 
 from __future__ import annotations
