@@ -5,7 +5,7 @@
 * An answer sent before the request's body arrived leaves the connection unusable for the next request. Here the body
   is read before the application starts, so no answer can come first.
 * Once an answer is complete, Hypercorn reports a disconnect, on which Quart cancels the task that is still finishing
-  the answer: the connection's idle timer is then never restarted. Here that late disconnect is not passed on.
+  the answer. Here that late disconnect is not passed on.
 * Quart gives up a body over its limit without reading it. Here the rest is read and thrown away, so that the client
   can read the 413.
 * Quart spells header values in UTF-8. Headers are bytes that are read as Latin-1; here they are sent as they were read.
@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import structlog
 import trio
 from hypercorn.config import Config
-from hypercorn.events import Event, Updated
+from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.trio.tcp_server import TCPServer
-from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.trio.worker_context import EventWrapper, WorkerContext
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import wrap_app
 
@@ -35,7 +35,11 @@ from trio_sessions.core import json
 from trio_sessions.errors import AddressInUse
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from hypercorn.trio.task_group import TaskGroup
     from hypercorn.typing import (
+        AppWrapper,
         ASGIFramework,
         ASGIReceiveCallable,
         ASGIReceiveEvent,
@@ -52,6 +56,8 @@ _CONNECTION_GRACE_SECONDS: Final = 3.0
 _BACKLOG: Final = 2048
 # Longer than the idle time of the usual clients, so that they, not we, close an idle connection.
 _KEEP_ALIVE_SECONDS: Final = 75.0
+# Several times Hypercorn's: a body of megabytes arrives in fewer pieces, each of which passes through many hands.
+_RECEIVE_BYTES: Final = 128 * 1024
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.hosting")
 
@@ -159,7 +165,7 @@ class AppServer:
     async def _connection(self, stream: trio.SocketStream) -> None:
         self._streams.add(stream)
         try:
-            await _Connection(self._app, self._config, self._context, ConnectionState({}), cast("Any", stream))
+            await _Connection(self._app, self._config, self._context, ConnectionState({}), stream)
         # What a client sends can make the protocol libraries raise almost anything, and is its connection's end alone.
         except Exception as error:  # noqa: BLE001
             _log.warning("connection broke", kind=type(error).__name__)
@@ -177,19 +183,92 @@ class AppServer:
                 stream.socket.close()
 
 
-class _Connection(TCPServer):
-    """Ends when its client has closed it; Hypercorn's own waits for the idle timer and keeps the descriptor."""
+class _IdleTimer:
+    """Runs an action when it has been armed for a while, or the server stops while it is armed.
 
-    _gone = False
+    In the place of Hypercorn's own, which starts and cancels a task on every request.
+
+    Args:
+        seconds: how long.
+        stopping: wakes when the server stops.
+    """
+
+    def __init__(self, seconds: float, stopping: EventWrapper) -> None:
+        self._seconds = seconds
+        self._stopping = stopping
+        self._armed = trio.Event()
+        self._patience = trio.CancelScope()
+        self._running = False
+        self._over = False
+
+    async def restart(self, task_group: TaskGroup, action: Callable[[], Awaitable[None]]) -> None:
+        """Arm it anew; its one task starts the first time."""
+        self._armed.set()
+        self._patience.deadline = trio.current_time() + self._seconds
+        if not self._running:
+            self._running = True
+            task_group.spawn(self._run, action)
+
+    async def stop(self) -> None:
+        """Disarm it."""
+        if self._armed.is_set():
+            self._armed = trio.Event()
+        self._patience.deadline = math.inf
+
+    def end(self) -> None:
+        """Disarm it for good."""
+        self._over = True
+        self._patience.cancel()
+
+    async def _run(self, action: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            with self._patience:
+                await self._stopping.wait()
+                await self._armed.wait()
+            if self._over:
+                return
+            if self._armed.is_set():
+                break
+            # It was disarmed in the moment it ran out.
+            self._patience = trio.CancelScope()
+        # What closes a connection is not to be interrupted half way.
+        with trio.CancelScope(shield=True):
+            await action()
+
+
+class _Connection(TCPServer):
+    """Hypercorn's connection, which ends when its client has closed it, not with the idle timer, and costs less."""
+
+    def __init__(
+        self, app: AppWrapper, config: Config, context: WorkerContext, state: ConnectionState, stream: trio.SocketStream
+    ) -> None:
+        super().__init__(app, config, context, cast("Any", state), cast("Any", stream))
+        self._gone = False
+        self._idle_timer = _IdleTimer(config.keep_alive_timeout, cast("EventWrapper", context.terminated))
+        # What Hypercorn restarts and stops.
+        self.idle_task = cast("Any", self._idle_timer)
 
     async def _read_data(self) -> None:
-        await super()._read_data()
+        data = b"not yet"
+        while data:
+            try:
+                data = bytes(await self.stream.receive_some(_RECEIVE_BYTES))
+            except (trio.ClosedResourceError, trio.BrokenResourceError):
+                break
+            await self.protocol.handle(RawData(data))
+        await self.protocol.handle(Closed())
         self._gone = True
-        await self.idle_task.stop()
+        self._idle_timer.end()
 
     async def protocol_send(self, event: Event) -> None:
+        if isinstance(event, RawData) and not event.data:
+            # The end of an answer of known length is no bytes.
+            return
         if not (self._gone and isinstance(event, Updated)):
             await super().protocol_send(event)
+
+    async def _idle_timeout(self) -> None:
+        await self._initiate_server_close()
 
 
 class _Incomplete(Enum):

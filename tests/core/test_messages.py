@@ -418,7 +418,7 @@ def test_a_matcher_that_raises_is_never_a_match(module, error):
         _resolved(module, broken)({}, {})
 
 
-@pytest.mark.parametrize("answer", [None, 1, 0, "", "yes", [], object()], ids=repr)
+@pytest.mark.parametrize("answer", [None, 1, 0, "", "yes", [], pytest.param(object(), id="an object")], ids=repr)
 def test_an_answer_that_is_no_bool_is_never_a_match(module, answer):
     with pytest.raises(MatcherFailed, match=f"must return a bool, got {type(answer).__name__}"):
         _resolved(module, lambda stored, replayed: answer)({}, {})

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import structlog
@@ -41,9 +41,9 @@ from trio_sessions.service.offload import Offloader
 from trio_sessions.service.registry import SessionRegistry
 from trio_sessions.service.session import Session
 
-__all__ = ["Dialect", "Reply", "TurnPipeline", "TurnRequest"]
+__all__ = ["CHAT_PATH", "Dialect", "Reply", "TurnPipeline", "TurnRequest"]
 
-CHAT_PATH = "v1/chat/completions"
+CHAT_PATH: Final = "v1/chat/completions"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from typing import Final
 
 import structlog
@@ -13,12 +12,12 @@ from werkzeug.exceptions import HTTPException
 
 from trio_sessions.core import json
 from trio_sessions.engine.base import EngineCall, Headers
-from trio_sessions.errors import NotProxied, SampleAssemblyFailed, SessionError
+from trio_sessions.errors import NotProxied, SampleAssemblyFailed
 from trio_sessions.observe import METRICS_CONTENT_TYPE
 from trio_sessions.service.gateway import Gateway
-from trio_sessions.service.turn import Reply, TurnRequest
-from trio_sessions.web.dialects.chat import ChatDialect
-from trio_sessions.web.errors import error_reply, status_of
+from trio_sessions.service.turn import Reply
+from trio_sessions.web.errors import error_reply, reply_for, status_of
+from trio_sessions.web.turns import TurnRoutes
 
 __all__ = ["create_app"]
 
@@ -38,7 +37,6 @@ def create_app(gateway: Gateway) -> QuartTrio:
     app.config.update(MAX_CONTENT_LENGTH=None, BODY_TIMEOUT=None, RESPONSE_TIMEOUT=None)
     # A path is what the client wrote: no redirect to a nicer one.
     app.url_map.merge_slashes = False
-    chat = ChatDialect()
 
     @app.get("/health")
     async def health() -> Response:
@@ -64,17 +62,6 @@ def create_app(gateway: Gateway) -> QuartTrio:
         gateway.registry.delete(session_id)
         return _response(Reply(status=204, headers=(), body=b""))
 
-    @app.post("/sessions/<session_id>/v1/chat/completions")
-    async def chat_completions(session_id: str) -> Response:
-        session = gateway.registry.get(session_id)
-        turn = TurnRequest(
-            method=request.method,
-            query=request.query_string.decode("latin-1"),
-            headers=_request_headers(),
-            body=await _body(),
-        )
-        return _response(await gateway.turns.run(session, turn, chat))
-
     @app.post("/sessions/<session_id>/samples")
     async def samples(session_id: str) -> Response:
         session = gateway.registry.get(session_id)
@@ -99,10 +86,6 @@ def create_app(gateway: Gateway) -> QuartTrio:
         )
         return _response(await gateway.proxy.forward(session, call))
 
-    @app.errorhandler(SessionError)
-    async def session_error(error: SessionError) -> Response:
-        return _response(error_reply(status_of(error), str(error)))
-
     @app.errorhandler(HTTPException)
     async def http_error(error: HTTPException) -> Response:
         text = f"{(error.name or 'error').lower()}: {request.method} {request.path}"
@@ -113,13 +96,11 @@ def create_app(gateway: Gateway) -> QuartTrio:
         return response
 
     @app.errorhandler(Exception)
-    async def defect(error: Exception) -> Response:
-        # The message of an unexpected error may quote a conversation; where it happened does not.
-        stack = "".join(traceback.format_tb(error.__traceback__))
-        _log.error("unexpected error", kind=type(error).__name__, path=request.path, stack=stack)
-        _log.debug("unexpected error", exc_info=error)
-        return _response(error_reply(500, "internal error: the server's log has the details"))
+    async def error_of_a_route(error: Exception) -> Response:
+        return _response(reply_for(error, path=request.path))
 
+    # Assigning it is how Quart has an application wrapped.
+    app.asgi_app = TurnRoutes(gateway, app.asgi_app)  # type: ignore[method-assign]
     return app
 
 

@@ -1,0 +1,102 @@
+"""The routes of turns, as ASGI.
+
+Almost every request is a turn, and Quart's request machinery would cost as much as the turn's own work. So turns are
+answered here, in front of the Quart application, which serves everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from trio_sessions.service.gateway import Gateway
+from trio_sessions.service.turn import CHAT_PATH, Dialect, Reply, TurnRequest
+from trio_sessions.web.dialects.chat import ChatDialect
+from trio_sessions.web.errors import reply_for
+
+if TYPE_CHECKING:
+    from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
+
+__all__ = ["TurnRoutes"]
+
+_DIALECTS: Final[Mapping[str, Dialect]] = {CHAT_PATH: ChatDialect()}
+
+
+class TurnRoutes:
+    """Serves turns, and hands every other request to ``app``.
+
+    Args:
+        gateway: runs the turns.
+        app: the other routes.
+    """
+
+    def __init__(self, gateway: Gateway, app: ASGIFramework) -> None:
+        self._gateway = gateway
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """The ASGI entry point."""
+        if scope["type"] == "http" and scope["method"] == "POST":
+            # Nothing, "sessions", the id, and the rest of the path.
+            match scope["path"].split("/", 3):
+                case ["", "sessions", session_id, path] if path in _DIALECTS:
+                    await self._serve(session_id, _DIALECTS[path], scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
+
+    async def _serve(
+        self, session_id: str, dialect: Dialect, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
+        body = await _whole_body(receive)
+        if body is None:
+            return
+        reply: Reply | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_when_gone, receive, nursery.cancel_scope)
+            reply = await self._reply(session_id, dialect, scope, body)
+            nursery.cancel_scope.cancel()
+        if reply is not None:
+            await _send(reply, send)
+
+    async def _reply(self, session_id: str, dialect: Dialect, scope: HTTPScope, body: bytes) -> Reply:
+        try:
+            return await self._gateway.turns.run(
+                self._gateway.registry.get(session_id),
+                TurnRequest(
+                    method=scope["method"],
+                    query=scope["query_string"].decode("latin-1"),
+                    headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]],
+                    body=body,
+                ),
+                dialect,
+            )
+        except Exception as error:  # noqa: BLE001
+            # Whatever it was, the client gets an answer, as from Quart's error handlers.
+            return reply_for(error, path=scope["path"])
+
+
+async def _whole_body(receive: ASGIReceiveCallable) -> bytes | None:
+    """The request's body; None where the client went away before it was whole."""
+    chunks = []
+    while True:
+        event = await receive()
+        if event["type"] != "http.request":
+            return None
+        chunks.append(event["body"])
+        if not event["more_body"]:
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+async def _cancel_when_gone(receive: ASGIReceiveCallable, turn: trio.CancelScope) -> None:
+    # Behind the body a client can only go away.
+    await receive()
+    turn.cancel()
+
+
+async def _send(reply: Reply, send: ASGISendCallable) -> None:
+    headers = [(name.lower().encode(), value.encode()) for name, value in reply.headers]
+    headers.append((b"content-length", str(len(reply.body)).encode()))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers, "trailers": False})
+    await send({"type": "http.response.body", "body": reply.body, "more_body": False})
