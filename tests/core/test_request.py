@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.core import PATIENT
 from trio_sessions.core.json import MAX_NESTING
-from trio_sessions.core.request import PreparedRequest, RequestPolicy, prepare_chat_request
+from trio_sessions.core.request import PreparedRequest, RequestPolicy, SentMessages, prepare_chat_request
 from trio_sessions.errors import InvalidRequest
 from trio_sessions.testing.strategies import (
     chat_bodies,
@@ -362,3 +362,57 @@ def test_refusals_say_what_is_wrong_and_where(fields, text):
     with pytest.raises(InvalidRequest) as caught:
         prepare_chat_request(_body(**fields))
     assert str(caught.value) == text
+
+
+def _outcome(body: bytes, sent: SentMessages | None) -> object:
+    try:
+        prepared = prepare_chat_request(body, sent=sent)
+    except InvalidRequest as refusal:
+        return str(refusal)
+    return json.dumps([prepared.messages, prepared.tools, prepared.template_kwargs, prepared.fields], sort_keys=True)
+
+
+def _again(before: bytes) -> SentMessages:
+    prepared = prepare_chat_request(before)
+    return SentMessages.of(prepared.spelled_messages, prepared.messages)
+
+
+spelled_as = st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " : ")])
+
+
+@PATIENT
+@given(conversations(), st.lists(messages() | json_values(max_leaves=3), max_size=3), client_fields, spelled_as)
+def test_what_was_sent_before_is_known_again_and_nothing_else_differs(conversation, appended, fields, separators):
+    sent = _again(json.dumps({"messages": conversation}, separators=separators).encode())
+    body = json.dumps({**fields, "messages": [*conversation, *appended]}, separators=separators).encode()
+    assert _outcome(body, sent) == _outcome(body, None)
+    if all(isinstance(message, dict) and isinstance(message.get("role"), str) for message in appended):
+        again = prepare_chat_request(body, sent=sent).messages
+        assert all(old is new for old, new in zip(sent.messages, again, strict=False))
+
+
+@PATIENT
+@given(conversations(), chat_bodies())
+@example([{"role": "user", "content": "x"}], b'{"messages":[{"role":"user","content":"x"}')
+@example([{"role": "user", "content": "x"}], b'{"messages":[{"role":"user","content":"x"} 1]}')
+@example([{"role": "user", "content": "x"}], b'{"messages":[{"role":"user","content":"x"},]}')
+@example([{"role": "user", "content": "x"}], b'{"messages":[{"role":"user","content":"x"}],"messages":[]}')
+@example([{"role": "user", "content": "x"}], b'{"a":"\xff","messages":[{"role":"user","content":"x"}]}')
+def test_whatever_comes_after_what_was_sent_is_treated_as_if_nothing_was_known(conversation, body):
+    sent = _again(json.dumps({"messages": conversation}).encode())
+    compact = _again(json.dumps({"messages": conversation}, separators=(",", ":")).encode())
+    assert _outcome(body, sent) == _outcome(body, compact) == _outcome(body, None)
+
+
+@pytest.mark.parametrize("depth", range(MAX_NESTING - 4, MAX_NESTING + 3))
+@pytest.mark.parametrize("where", ["field", "message"])
+def test_nesting_is_limited_alike_in_what_is_appended(depth, where):
+    deep = b"[" * depth + b"]" * depth
+    known = b'{"role":"user","content":"x"}'
+    body = (
+        b'{"deep":%b,"messages":[%b]}' % (deep, known)
+        if where == "field"
+        else b'{"messages":[%b,{"role":"user","content":%b}]}' % (known, deep)
+    )
+    sent = _again(b'{"messages":[%b]}' % known)
+    assert _outcome(body, sent) == _outcome(body, None)

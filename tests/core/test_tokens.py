@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core import PATIENT
+from tests.core import PATIENT, traced_memory
 from trio_sessions.core.tokens import EMPTY_PATH, TokenPath, as_token_ids
 from trio_sessions.testing.strategies import Extend, lineages, token_ids
 
@@ -47,7 +47,10 @@ def test_a_path_never_changes(steps, data):
     paths, model = _grow(steps)
     index = data.draw(st.integers(0, len(paths) - 1))
     handed_out = paths[index].materialize()
-    handed_out[:] = -1
+    paths[index].extend([-1])
+    with pytest.raises(ValueError, match="read-only"):
+        handed_out[...] = -1
+    assert handed_out.tolist() == model[index]
     assert [path.materialize().tolist() for path in paths] == model
     for path in paths:
         assert not path.tail.flags.writeable
@@ -85,10 +88,21 @@ def test_keep_outside_the_parent_is_refused(ids, keep):
             path.extend([], keep=keep)
 
 
-@pytest.mark.parametrize("keep", [-1, 1])
-def test_a_root_keeps_nothing(keep):
-    with pytest.raises(ValueError, match="outside the parent path"):
-        TokenPath(parent=None, keep=keep, tail=as_token_ids([]))
+def test_a_line_of_turns_is_one_array_and_is_not_copied():
+    path = EMPTY_PATH.extend([1])
+    for index in range(100):
+        path = path.extend([index])
+        assert np.shares_memory(path.materialize(), path.materialize())
+    assert np.shares_memory(path.materialize(), path.parent.materialize())
+
+
+def test_a_branch_stores_what_it_adds():
+    path = EMPTY_PATH.extend(range(1_000_000))
+    path.extend([1])
+    with traced_memory() as held:
+        branches = [path.extend([index]) for index in range(100)]
+    assert held() < 100_000
+    assert [branch.materialize()[-1] for branch in branches] == list(range(100))
 
 
 def test_long_chains_need_no_recursion():

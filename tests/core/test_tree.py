@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.core import PATIENT
+from tests.core import PATIENT, traced_memory
 from tests.core.test_history import assistant, checkpoint_of, user
 from trio_sessions.core.history import MAX_NODES, TreeHistory, path_of
 from trio_sessions.core.messages import role_content_only, strict
@@ -210,18 +208,16 @@ def test_a_thousand_nodes_of_long_paths_fit_in_fifty_megabytes(shape):
     tree = TreeHistory()
     size = {"wide": 100_000, "deep": 97, "bushy": 100_000 // 32}[shape]
     suffix = np.arange(size, dtype=np.int32)
-    tracemalloc.start()
     history: list[dict[str, object]] = []
-    for number in range(MAX_NODES):
-        if shape == "wide" or (shape == "bushy" and number % 32 == 0):
-            history = []
-        said = assistant(str(number))
-        request = [*history, user(f"question {len(history)}")]
-        attachment = tree.attach(request, strict)
-        tree.commit(attachment, checkpoint_of(attachment, said, suffix=suffix.copy(), sampled=[number]))
-        history = [*request, said]
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    with traced_memory() as held:
+        for number in range(MAX_NODES):
+            if shape == "wide" or (shape == "bushy" and number % 32 == 0):
+                history = []
+            said = assistant(str(number))
+            request = [*history, user(f"question {len(history)}")]
+            attachment = tree.attach(request, strict)
+            tree.commit(attachment, checkpoint_of(attachment, said, suffix=suffix.copy(), sampled=[number]))
+            history = [*request, said]
     assert max(len(node.tokens) for node in tree.nodes) > 99_000
-    assert held < 50 * 2**20
+    assert held() < 50 * 2**20
     assert [node.tokens.tail.tolist() for node in path_of(tree.nodes[-1])][-1] == [MAX_NODES - 1]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["MAX_NESTING", "InvalidJSON", "compact", "decode", "encode", "too_deep"]
+__all__ = ["MAX_NESTING", "InvalidJSON", "compact", "decode", "encode", "too_deep", "weight"]
 
 MAX_NESTING: Final = 128
 
@@ -19,6 +19,12 @@ _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
 
 _decoder = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
+
+
+# Text is copied, containers are made: decoding one takes as long as this many bytes of text, and Python that looks at
+# each of them takes longer.
+_CONTAINER_BYTES: Final = 192
+_BYTES_PER_UNIT: Final = 16
 
 
 class InvalidJSON(ValueError):
@@ -41,6 +47,13 @@ def decode(raw: bytes) -> Any:
     if raw.count(b"[") + raw.count(b"{") > MAX_NESTING and too_deep(value):
         raise InvalidJSON(f"nested deeper than {MAX_NESTING} levels")
     return value
+
+
+def weight(raw: bytes) -> int:
+    """How much work it is to decode ``raw``, look through it and encode it, in bytes of text that could be tokenized
+    meanwhile.
+    """
+    return (len(raw) + _CONTAINER_BYTES * (raw.count(b"{") + raw.count(b"["))) // _BYTES_PER_UNIT
 
 
 def encode(value: Any) -> bytes:

@@ -35,6 +35,8 @@ def strict(stored: Mapping[str, Any], replayed: Mapping[str, Any]) -> bool:
     ``null``, ``""``, ``[]`` and absence are equal; ``index`` inside a tool call and every other key are ignored;
     white space counts.
     """
+    if stored is replayed:
+        return True
     # Most messages differ in their text, or are a role and a text; a tree asks about many.
     said, replayed_as = stored.get("content"), replayed.get("content")
     if type(said) is str and type(replayed_as) is str:
@@ -97,6 +99,8 @@ def differing_fields(stored: Mapping[str, Any], replayed: Mapping[str, Any]) -> 
 
 def identical(left: Any, right: Any) -> bool:
     """Whether two decoded JSON values are the same to the letter: types and numbers included, key order aside."""
+    if left is right:
+        return True
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):

@@ -9,13 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from trio_sessions.core import json
+from trio_sessions.core.token_text import encode_token_ids
 from trio_sessions.errors import InvalidRequest
 
-__all__ = ["EngineRequest", "PreparedRequest", "RequestPolicy", "prepare_chat_request"]
+__all__ = ["EngineRequest", "PreparedRequest", "RequestPolicy", "SentMessages", "prepare_chat_request"]
 
 # What a client may say about these would break the exact accounting of tokens, so it is never passed on.
 _OWNED_BY_US: Final = (
@@ -25,6 +27,8 @@ _OWNED_BY_US: Final = (
     "logprob_start_len",
     "routed_experts_start_len",
 )
+
+_spelled_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,35 @@ class RequestPolicy:
     indexer_replay: bool = False
     incremental_replay: bool = False
     lora: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SentMessages:
+    """Messages a client has sent, with the bytes that spelled them.
+
+    Most clients send their history as the same bytes again and append to it. Where these bytes come back they are not
+    decoded again: the messages are the same objects, which a matcher need not look into.
+
+    Attributes:
+        spelled: a JSON array of ``messages`` without its closing bracket.
+        messages: one each, as decoded.
+    """
+
+    spelled: bytes
+    messages: Sequence[Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, array: bytes, messages: Sequence[Mapping[str, Any]]) -> SentMessages:
+        """Of the JSON ``array`` that spells ``messages``, of which there is at least one."""
+        return cls(spelled=array.rstrip()[:-1].rstrip(), messages=messages)
+
+    def rest_of(self, array: bytes) -> bytes | None:
+        """The JSON array of what ``array`` has behind these messages; None where it does not begin with them."""
+        if not array.startswith(self.spelled):
+            return None
+        rest = array[len(self.spelled) :].lstrip()
+        # Anything else is not JSON, which is for others to say.
+        return b"[" + rest[1:] if rest.startswith(b",") else b"[]" if rest == b"]" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +100,7 @@ class EngineRequest:
                 b'"messages":',
                 json.encode(list(self.messages)),
                 b',"input_ids":',
-                json.encode(self.input_ids.tolist()),
+                encode_token_ids(self.input_ids),
                 b"}",
             )
         )
@@ -79,6 +112,7 @@ class PreparedRequest:
 
     Attributes:
         messages: at least one; every one an object with a string ``role``.
+        spelled_messages: the JSON array of them as the client spelled it.
         tools: tool definitions as the client sent them, or None.
         template_kwargs: the request's own ``chat_template_kwargs``, empty when it has none.
         stream: whether the client wants the answer as server-sent events. The engine is never asked to stream.
@@ -87,6 +121,7 @@ class PreparedRequest:
     """
 
     messages: Sequence[Mapping[str, Any]]
+    spelled_messages: bytes
     tools: Sequence[Any] | None
     template_kwargs: Mapping[str, Any]
     stream: bool
@@ -111,7 +146,9 @@ class PreparedRequest:
         return EngineRequest(fields=json.encode(fields), messages=self.messages, input_ids=input_ids)
 
 
-def prepare_chat_request(body: bytes, policy: RequestPolicy | None = None) -> PreparedRequest:
+def prepare_chat_request(
+    body: bytes, policy: RequestPolicy | None = None, *, sent: SentMessages | None = None
+) -> PreparedRequest:
     """Decode and validate a chat body and put in place what the engine must be asked for.
 
     ``logprobs`` and ``return_meta_info`` are forced on and ``no_stop_trim`` off whatever the client sent; what the
@@ -120,21 +157,15 @@ def prepare_chat_request(body: bytes, policy: RequestPolicy | None = None) -> Pr
     Args:
         body: the request body; empty stands for ``{}``.
         policy: what the launch adds.
+        sent: what the client sent before, which it may send again with more behind it.
 
     Raises:
         InvalidRequest: malformed JSON, not an object, or messages, tools or kwargs of the wrong shape. The text names
             the place.
     """
     policy = policy or RequestPolicy()
-    try:
-        decoded = json.decode(body) if body else {}
-    except json.InvalidJSON as error:
-        raise InvalidRequest(f"invalid JSON body: {error}") from error
-    if not isinstance(decoded, dict):
-        raise InvalidRequest(f"the request body must be a JSON object, got {_kind(decoded)}")
-    fields: dict[str, Any] = decoded
-
-    messages = _messages(fields.pop("messages", None))
+    decoded = (sent and _decode_rest(body, sent)) or _decode(body)
+    fields, messages = decoded.fields, decoded.messages
     template_kwargs = fields.pop("chat_template_kwargs", None)
     if template_kwargs is not None and not isinstance(template_kwargs, dict):
         raise InvalidRequest("chat_template_kwargs must be an object")
@@ -159,12 +190,52 @@ def prepare_chat_request(body: bytes, policy: RequestPolicy | None = None) -> Pr
 
     return PreparedRequest(
         messages=messages,
+        spelled_messages=decoded.spelled_messages,
         tools=tools,
         template_kwargs=template_kwargs or {},
         stream=stream,
         fields=fields,
         incremental_replay=policy.routing_replay and policy.incremental_replay,
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Body:
+    fields: dict[str, Any]
+    messages: Sequence[Mapping[str, Any]]
+    spelled_messages: bytes
+
+
+def _decode(body: bytes) -> _Body:
+    try:
+        decoded = json.decode(body) if body else {}
+    except json.InvalidJSON as error:
+        raise InvalidRequest(f"invalid JSON body: {error}") from error
+    if not isinstance(decoded, dict):
+        raise InvalidRequest(f"the request body must be a JSON object, got {_kind(decoded)}")
+    messages = _messages(decoded.pop("messages", None))
+    return _Body(decoded, messages, bytes(_spelled_decoder.decode(body)["messages"]))
+
+
+def _decode_rest(body: bytes, sent: SentMessages) -> _Body | None:
+    """As ``_decode``, where ``body`` repeats ``sent``; None where it does not, or where something is wrong with it."""
+    try:
+        spelled = _spelled_decoder.decode(body)
+        spelled_messages = bytes(spelled.pop("messages", b""))
+        rest = sent.rest_of(spelled_messages)
+        if rest is None:
+            return None
+        fields = {name: _decode_member(value) for name, value in spelled.items()}
+        appended = _decode_member(rest)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, json.InvalidJSON):
+        return None
+    _check(appended, first_index=len(sent.messages))
+    return _Body(fields, [*sent.messages, *appended], spelled_messages)
+
+
+def _decode_member(value: bytes | msgspec.Raw) -> Any:
+    # In brackets, so that the limit on nesting is the same as inside the body.
+    return json.decode(b"[%b]" % bytes(value))[0]
 
 
 def _messages(value: Any) -> list[dict[str, Any]]:
@@ -174,14 +245,18 @@ def _messages(value: Any) -> list[dict[str, Any]]:
         raise InvalidRequest(f"messages must be a list, got {_kind(value)}")
     if not value:
         raise InvalidRequest("messages must be a list with at least one message")
-    for index, message in enumerate(value):
+    _check(value, first_index=0)
+    return value
+
+
+def _check(messages: Sequence[Any], *, first_index: int) -> None:
+    for index, message in enumerate(messages, first_index):
         if not isinstance(message, dict):
             raise InvalidRequest(f"messages[{index}] must be an object, got {_kind(message)}")
         if "role" not in message:
             raise InvalidRequest(f"messages[{index}] has no role")
         if not isinstance(message["role"], str):
             raise InvalidRequest(f"messages[{index}].role must be a string, got {_kind(message['role'])}")
-    return value
 
 
 def _kind(value: Any) -> str:

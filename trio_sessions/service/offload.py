@@ -12,7 +12,8 @@ __all__ = ["LONG_BYTES", "Offloader"]
 
 _T = TypeVar("_T")
 
-# Handing work to a thread and back costs about 0.1 ms; encoding or decoding this many bytes takes a few times that.
+# Handing work to a thread and back costs about 0.1 ms when the cores are idle and several times that when they are not;
+# rendering and encoding a text of this many bytes takes some milliseconds.
 LONG_BYTES: Final = 32 * 1024
 
 
@@ -27,7 +28,11 @@ class Offloader:
         self._limiter = trio.CapacityLimiter(threads or os.cpu_count() or 1)
 
     async def run(self, function: Callable[[], _T], *, size: int) -> _T:
-        """``function()``, in a thread when the bytes it works on, ``size``, are many.
+        """``function()``, in a thread when it is long.
+
+        Args:
+            function: computes, and changes nothing.
+            size: how many bytes of text it renders and encodes, or as much work; ``json.weight`` says it of JSON.
 
         A cancelled caller does not wait for the thread: what runs there changes nothing but its own result.
         """

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 from urllib.parse import unquote
 
+from trio_sessions.core import json
 from trio_sessions.engine.base import Engine, EngineCall
 from trio_sessions.errors import NotProxied
 from trio_sessions.service.offload import Offloader
@@ -68,4 +69,4 @@ class EngineProxy:
         with self._registry.running(session):
             async with session.request_nursery():
                 answer = await self._engine.call(request)
-        return await self._offload(partial(pass_through, answer), size=len(answer.body))
+        return await self._offload(partial(pass_through, answer), size=json.weight(answer.body))

@@ -11,6 +11,7 @@ from weakref import WeakSet
 import trio
 
 from trio_sessions.core.history import Checkpoint, History
+from trio_sessions.core.request import SentMessages
 from trio_sessions.errors import ServerDraining, SessionNotFound
 
 __all__ = ["Session"]
@@ -25,6 +26,7 @@ class Session:
             prompt.
         history: changed only while ``lock`` is held.
         lock: held to prepare and to commit a turn, never during an engine call.
+        sent: the messages of the request that committed last, or None; what a request repeats of them is known.
     """
 
     def __init__(self, session_id: str, history: History, *, created: datetime) -> None:
@@ -32,6 +34,7 @@ class Session:
         self.created = created
         self.history = history
         self.lock = trio.Lock()
+        self.sent: SentMessages | None = None
         # Reading twice must not count twice. Threads compare.
         self._compared: WeakSet[Checkpoint] = WeakSet()
         self._compared_lock = threading.Lock()

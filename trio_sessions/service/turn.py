@@ -19,10 +19,10 @@ import trio
 from trio_sessions.core import json
 from trio_sessions.core.boundary import BoundaryEvent
 from trio_sessions.core.completion import Completion, extract_completion
-from trio_sessions.core.history import Attachment, Checkpoint, RenderedWith, SeamPolicy, TurnRecord, decide_seam
+from trio_sessions.core.history import Attachment, Checkpoint, RenderedWith, Seam, SeamPolicy, TurnRecord, decide_seam
 from trio_sessions.core.messages import Matcher
 from trio_sessions.core.prefix import assert_pretokenized_prefix
-from trio_sessions.core.request import EngineRequest, PreparedRequest, RequestPolicy, prepare_chat_request
+from trio_sessions.core.request import EngineRequest, PreparedRequest, RequestPolicy, SentMessages, prepare_chat_request
 from trio_sessions.core.tokens import TokenIds
 from trio_sessions.engine.base import Engine, EngineAnswer, EngineCall, Headers
 from trio_sessions.engine.headers import from_engine, json_from_engine
@@ -77,6 +77,7 @@ class _Plan:
     """A turn between prepare and commit."""
 
     attachment: Attachment
+    spelled_messages: bytes
     stored: TokenIds
     extension: Extension
     rendered_with: RenderedWith
@@ -172,11 +173,14 @@ class TurnPipeline:
         log: structlog.stdlib.BoundLogger,
     ) -> tuple[TurnOutcome, Reply]:
         began = trio.current_time()
-        prepared = await self._offload(lambda: prepare_chat_request(request.body, self._policy), size=len(request.body))
+        size = json.weight(request.body)
+        prepared = await self._offload(
+            lambda: prepare_chat_request(request.body, self._policy, sent=session.sent), size=size
+        )
         async with session.lock:
             session.ensure_open()
-            plan = await self._plan(session, prepared, size=len(request.body))
-        body = await self._offload(plan.request.encode, size=len(request.body) + 4 * len(plan.request.input_ids))
+            plan = await self._plan(session, prepared, size=size)
+        body = await self._offload(plan.request.encode, size=size)
 
         asked = trio.current_time()
         answer = await self._engine.call(
@@ -193,10 +197,10 @@ class TurnPipeline:
         self._metrics.engine_seconds.observe(answered - asked)
         if answer.status != 200:
             log.warning("the engine refused the turn", status=answer.status)
-            return "engine_error", await self._offload(partial(pass_through, answer), size=len(answer.body))
+            return "engine_error", await self._offload(partial(pass_through, answer), size=json.weight(answer.body))
         digest = await self._offload(
             lambda: _digest(answer, dialect, plan.request.input_ids, stream=prepared.stream),
-            size=len(answer.body),
+            size=json.weight(answer.body),
         )
 
         # From here on the turn is decided: a client that goes away now no longer takes it back.
@@ -219,12 +223,8 @@ class TurnPipeline:
 
     async def _plan(self, session: Session, prepared: PreparedRequest, *, size: int) -> _Plan:
         # The lock is held, so that the history stays as it is while a thread looks at it.
-        found = await self._offload(lambda: session.history.attach(prepared.messages, self._matcher), size=size)
         kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
-        seam = await self._offload(
-            lambda: decide_seam(found, prepared.messages, RenderedWith.of(prepared.tools, kwargs), self._seams),
-            size=size,
-        )
+        seam = await self._offload(lambda: self._attach(session, prepared, kwargs), size=size)
         attachment = seam.attachment
         stored = attachment.tokens.materialize()
         weight = self._renderer.weight(
@@ -250,12 +250,17 @@ class TurnPipeline:
         request = prepared.engine_request(input_ids, template_kwargs=kwargs, stored_tokens=len(stored))
         return _Plan(
             attachment=attachment,
+            spelled_messages=prepared.spelled_messages,
             stored=stored,
             extension=extension,
             rendered_with=seam.rendered_with,
             events=seam.events(keep=extension.keep, synthetic=extension.synthetic, rendered=extension.events),
             request=request,
         )
+
+    def _attach(self, session: Session, prepared: PreparedRequest, kwargs: Mapping[str, Any]) -> Seam:
+        found = session.history.attach(prepared.messages, self._matcher)
+        return decide_seam(found, prepared.messages, RenderedWith.of(prepared.tools, kwargs), self._seams)
 
     def _extend(
         self,
@@ -305,6 +310,7 @@ class TurnPipeline:
         )
         checkpoint = self._checkpoint(request, plan, digest, arrived)
         session.history.commit(plan.attachment, checkpoint)
+        session.sent = SentMessages.of(plan.spelled_messages, checkpoint.request_messages())
         if plan.attachment.discards:
             log.warning("the turn takes the place of the last one", because=plan.attachment.divergence)
         self._metrics.prompt_tokens.inc(len(plan.request.input_ids))

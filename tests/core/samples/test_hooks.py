@@ -105,7 +105,9 @@ def test_a_post_processor_makes_new_samples(session, postprocessor):
     assert "must return new samples" in failure(session, postprocessor=postprocessor)
 
 
-@pytest.mark.parametrize("returned", [None, 1, "samples", {}, [None], [{}], pytest.param(iter(()), id="an iterator")], ids=repr)
+@pytest.mark.parametrize(
+    "returned", [None, 1, "samples", {}, [None], [{}], pytest.param(iter(()), id="an iterator")], ids=repr
+)
 @pytest.mark.parametrize(("hook", "who"), [("picker", "picker"), ("postprocessor", "post-processor")])
 def test_what_is_no_list_of_samples_is_refused(session, hook, who, returned):
     assert failure(session, **{hook: lambda samples, _: returned}).startswith(

@@ -195,7 +195,7 @@ class Attachment:
             respelled={
                 index: message
                 for index, (before, message) in enumerate(zip(_spelled_by_client(base), request, strict=False))
-                if not identical(before, message)
+                if before is not message and not identical(before, message)
             },
             ticket=ticket,
             discards=discards,

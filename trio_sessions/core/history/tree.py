@@ -101,6 +101,8 @@ class TreeHistory:
             sent.setdefault(_digest(json.encode(message), index), message) for index, message in enumerate(appended)
         ]
         prompt = prompts.setdefault(_digest(checkpoint.prompt.tail.tobytes(), checkpoint.kept), checkpoint.prompt)
+        if prompt is checkpoint.prompt:
+            return replace(checkpoint, messages=(*messages, said))
         return replace(checkpoint, messages=(*messages, said), tokens=prompt.extend(checkpoint.tokens.tail))
 
     def _require_room(self) -> None:
