@@ -92,7 +92,7 @@ def _commit(tree: TreeHistory, request: Sequence[dict[str, Any]], branch: int) -
             finish_reason="stop",
             response_id="r",
         ),
-        record=TurnRecord(0.0, 0.0, "POST", b"{}", {}, b"{}", 200),
+        record=TurnRecord(0.0, 0.0, "POST", b"{}", None, {}, b"{}", 200),
     )
     tree.commit(attachment, checkpoint)
     return [*request, said]

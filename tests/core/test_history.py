@@ -70,6 +70,7 @@ def checkpoint_of(
             request_timestamp=1.0,
             method="POST",
             request_fields=b'{"logprobs":true}',
+            routed_experts_start=None,
             respelled=attachment.respelled,
             response=b"{}",
             status_code=200,

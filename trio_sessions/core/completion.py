@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -71,6 +72,34 @@ class _Entry(msgspec.Struct, array_like=True, gc=False):
     token_id: int
 
 
+class _UsualMetaInfo(msgspec.Struct, gc=False):
+    output_token_logprobs: list[_Entry]
+    completion_tokens: int
+
+
+class _UsualChoice(msgspec.Struct, gc=False):
+    meta_info: _UsualMetaInfo
+    message: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    finish_reason: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _UsualAnswer(msgspec.Struct, gc=False):
+    choices: list[_UsualChoice]
+    id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    message: dict[str, Any]
+    entries: list[_Entry]
+    completion_tokens: int
+    finish_reason: msgspec.Raw | msgspec.UnsetType
+    prompt_token_ids: msgspec.Raw | msgspec.UnsetType
+    id: msgspec.Raw | msgspec.UnsetType
+
+
+_usual_decoder = msgspec.json.Decoder(_UsualAnswer)
 _answer_decoder = msgspec.json.Decoder(_Answer)
 _choices_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 _choice_decoder = msgspec.json.Decoder(_Choice)
@@ -78,6 +107,8 @@ _meta_decoder = msgspec.json.Decoder(_MetaInfo)
 _entries_decoder = msgspec.json.Decoder(list[_Entry])
 _count_decoder = msgspec.json.Decoder(int)
 _ids_decoder = msgspec.json.Decoder(list[int])
+_token_id_of = attrgetter("token_id")
+_log_prob_of = attrgetter("log_prob")
 
 
 def extract_completion(body: bytes, *, prompt: npt.NDArray[np.int32] | None = None) -> Completion:
@@ -91,12 +122,54 @@ def extract_completion(body: bytes, *, prompt: npt.NDArray[np.int32] | None = No
         BadEngineAnswer: not JSON, no choices, no meta info or log probs, null content, counts that disagree, log probs
             that are not finite numbers, ids that are not 31-bit integers, or another prompt than was sent.
     """
+    parts = _parts_of_a_usual_answer(body) or _parts(body)
+    if len(parts.entries) != parts.completion_tokens:
+        raise BadEngineAnswer(
+            f"invalid chat completion response: len(output_token_logprobs)={len(parts.entries)} "
+            f"!= completion_tokens={parts.completion_tokens}"
+        )
+    token_ids = _token_ids(parts.entries)
+    log_probs = _log_probs(parts.entries)
+    if prompt is not None:
+        _check_echo(parts.prompt_token_ids, prompt)
+
+    finish_reason = _plain(parts.finish_reason)
+    response_id = _plain(parts.id)
+    return Completion(
+        token_ids=token_ids,
+        log_probs=log_probs,
+        message=parts.message,
+        finish_reason=finish_reason if isinstance(finish_reason, str) else None,
+        response_id=response_id if isinstance(response_id, str) else None,
+    )
+
+
+def _parts_of_a_usual_answer(body: bytes) -> _Parts | None:
+    """All in one pass over the bytes; None where something is not as it should be, which ``_parts`` then names."""
+    try:
+        answer = _usual_decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if not answer.choices:
+        return None
+    choice = answer.choices[0]
+    return _Parts(
+        message=_message(choice.message),
+        entries=choice.meta_info.output_token_logprobs,
+        completion_tokens=choice.meta_info.completion_tokens,
+        finish_reason=choice.finish_reason,
+        prompt_token_ids=choice.prompt_token_ids,
+        id=answer.id,
+    )
+
+
+def _parts(body: bytes) -> _Parts:
+    """Step by step, so that the first thing that is wrong is the one that is named."""
     try:
         answer = _answer_decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadEngineAnswer(f"invalid chat completion response: not a JSON object: {error}") from error
     choice = _first_choice(answer.choices)
-
     meta = _decode_or_none(_meta_decoder, choice.meta_info)
     if meta is None or _is_absent(meta.output_token_logprobs):
         raise BadEngineAnswer(_NO_META)
@@ -105,24 +178,13 @@ def extract_completion(body: bytes, *, prompt: npt.NDArray[np.int32] | None = No
     completion_tokens = _decode_or_none(_count_decoder, meta.completion_tokens)
     if completion_tokens is None:
         raise BadEngineAnswer("invalid chat completion response: completion_tokens must be an integer in meta_info")
-    if len(entries) != completion_tokens:
-        raise BadEngineAnswer(
-            f"invalid chat completion response: len(output_token_logprobs)={len(entries)} "
-            f"!= completion_tokens={completion_tokens}"
-        )
-    token_ids = _token_ids(entries)
-    log_probs = _log_probs(entries)
-    if prompt is not None:
-        _check_echo(choice.prompt_token_ids, prompt)
-
-    finish_reason = _plain(choice.finish_reason)
-    response_id = _plain(answer.id)
-    return Completion(
-        token_ids=token_ids,
-        log_probs=log_probs,
+    return _Parts(
         message=message,
-        finish_reason=finish_reason if isinstance(finish_reason, str) else None,
-        response_id=response_id if isinstance(response_id, str) else None,
+        entries=entries,
+        completion_tokens=completion_tokens,
+        finish_reason=choice.finish_reason,
+        prompt_token_ids=choice.prompt_token_ids,
+        id=answer.id,
     )
 
 
@@ -166,18 +228,23 @@ def _entries(raw: msgspec.Raw | msgspec.UnsetType) -> list[_Entry]:
 
 
 def _token_ids(entries: list[_Entry]) -> npt.NDArray[np.int32]:
-    for index, entry in enumerate(entries):
-        if not 0 <= entry.token_id <= _MAX_TOKEN_ID:
-            raise BadEngineAnswer(
-                f"invalid chat completion response: output_token_logprobs[{index}] has token id {entry.token_id}"
-            )
-    token_ids = np.fromiter((entry.token_id for entry in entries), dtype=np.int32, count=len(entries))
+    try:
+        wide = np.fromiter(map(_token_id_of, entries), dtype=np.int64, count=len(entries))
+        in_range = bool(((wide >= 0) & (wide <= _MAX_TOKEN_ID)).all())
+    except OverflowError:
+        in_range = False
+    if not in_range:
+        index, wrong = next(
+            (index, entry.token_id) for index, entry in enumerate(entries) if not 0 <= entry.token_id <= _MAX_TOKEN_ID
+        )
+        raise BadEngineAnswer(f"invalid chat completion response: output_token_logprobs[{index}] has token id {wrong}")
+    token_ids = wide.astype(np.int32)
     token_ids.flags.writeable = False
     return token_ids
 
 
 def _log_probs(entries: list[_Entry]) -> npt.NDArray[np.float64]:
-    log_probs = np.fromiter((entry.log_prob for entry in entries), dtype=np.float64, count=len(entries))
+    log_probs = np.fromiter(map(_log_prob_of, entries), dtype=np.float64, count=len(entries))
     if not np.isfinite(log_probs).all():
         index = int(np.argmin(np.isfinite(log_probs)))
         raise BadEngineAnswer(

@@ -25,6 +25,7 @@ _encoder = msgspec.json.Encoder()
 # each of them takes longer.
 _CONTAINER_BYTES: Final = 192
 _BYTES_PER_UNIT: Final = 16
+_LARGE: Final = 2**20
 
 
 class InvalidJSON(ValueError):
@@ -53,6 +54,9 @@ def weight(raw: bytes) -> int:
     """How much work it is to decode ``raw``, look through it and encode it, in bytes of text that could be tokenized
     meanwhile.
     """
+    if len(raw) >= _LARGE:
+        # Counting would be work as well.
+        return len(raw)
     return (len(raw) + _CONTAINER_BYTES * (raw.count(b"{") + raw.count(b"["))) // _BYTES_PER_UNIT
 
 
@@ -72,7 +76,8 @@ def compact(raw: bytes) -> bytes:
             raw.decode()  # formatting passes text through unchecked
         formatted = msgspec.json.format(raw, indent=-1)
         # Only strings are spelled anew; what is between them, numbers and repeated keys included, stays.
-        return _STRING.sub(_unescaped, formatted) if b"\\u" in raw or b"\\/" in raw else formatted
+        escapes = b"\\" in raw and (b"\\u" in raw or b"\\/" in raw)
+        return _STRING.sub(_unescaped, formatted) if escapes else formatted
     except RecursionError:
         raise InvalidJSON("nested too deeply") from None
     except (ValueError, msgspec.MsgspecError) as error:

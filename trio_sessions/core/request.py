@@ -82,21 +82,25 @@ class EngineRequest:
     """A request as the engine receives it, and as the record keeps it.
 
     Attributes:
-        fields: JSON object (compact bytes) of everything but ``messages`` and ``input_ids``.
+        fields: JSON object (compact bytes) of everything but the following; mostly the same turn after turn.
+        routed_experts_start: the first routing row that is asked for, or None.
         messages: the conversation as the client spelled it.
         input_ids: the exact prompt, int32, shape (n,).
     """
 
     fields: bytes
+    routed_experts_start: int | None
     messages: Sequence[Mapping[str, Any]]
     input_ids: npt.NDArray[np.int32]
 
     def encode(self) -> bytes:
         """The JSON body."""
-        head = self.fields[:-1] + (b"," if len(self.fields) > len(b"{}") else b"")
+        start = self.routed_experts_start
         return b"".join(
             (
-                head,
+                self.fields[:-1],
+                b"," if len(self.fields) > len(b"{}") else b"",
+                b"" if start is None else b'"routed_experts_start_len":%d,' % start,
                 b'"messages":',
                 json.encode(list(self.messages)),
                 b',"input_ids":',
@@ -141,9 +145,12 @@ class PreparedRequest:
         fields = dict(self.fields)
         if template_kwargs:
             fields["chat_template_kwargs"] = dict(template_kwargs)
-        if self.incremental_replay:
-            fields["routed_experts_start_len"] = max(0, stored_tokens - 1)
-        return EngineRequest(fields=json.encode(fields), messages=self.messages, input_ids=input_ids)
+        return EngineRequest(
+            fields=json.encode(fields),
+            routed_experts_start=max(0, stored_tokens - 1) if self.incremental_replay else None,
+            messages=self.messages,
+            input_ids=input_ids,
+        )
 
 
 def prepare_chat_request(

@@ -17,6 +17,7 @@ import structlog
 import trio
 
 from trio_sessions.core import json
+from trio_sessions.core.answer import split_answer
 from trio_sessions.core.boundary import BoundaryEvent
 from trio_sessions.core.completion import Completion, extract_completion
 from trio_sessions.core.history import Attachment, Checkpoint, RenderedWith, Seam, SeamPolicy, TurnRecord, decide_seam
@@ -69,7 +70,7 @@ class Dialect(Protocol):
     """How one chat API spells its answers."""
 
     def encode(self, answer: EngineAnswer, *, stream: bool) -> Reply:
-        """The client's reply to a usable answer, whose body is compact JSON."""
+        """The client's reply to a usable answer, whose body is compact JSON without replay payloads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -336,12 +337,19 @@ class TurnPipeline:
                 timestamp=self._clock(),
                 request_timestamp=arrived,
                 method=request.method,
-                request_fields=plan.request.fields,
+                request_fields=_shared_fields(plan),
+                routed_experts_start=plan.request.routed_experts_start,
                 respelled=plan.attachment.respelled,
                 response=digest.response,
                 status_code=200,
             ),
         )
+
+
+def _shared_fields(plan: _Plan) -> bytes:
+    """What was asked for beside the messages, in the base's own bytes where it is the same: tools are kept once."""
+    base, fields = plan.attachment.base, plan.request.fields
+    return base.record.request_fields if base is not None and base.record.request_fields == fields else fields
 
 
 def pass_through(answer: EngineAnswer) -> Reply:
@@ -356,11 +364,11 @@ def pass_through(answer: EngineAnswer) -> Reply:
 def _digest(answer: EngineAnswer, dialect: Dialect, prompt: TokenIds, *, stream: bool) -> _Digest:
     completion = extract_completion(answer.body, prompt=prompt)
     try:
-        response = json.compact(answer.body)
+        split = split_answer(answer.body)
     except json.InvalidJSON as error:
         raise BadEngineAnswer(f"invalid chat completion response: {error}") from error
-    compacted = EngineAnswer(status=answer.status, headers=answer.headers, body=response)
-    return _Digest(completion=completion, response=response, reply=dialect.encode(compacted, stream=stream))
+    bare = EngineAnswer(status=answer.status, headers=answer.headers, body=split.bare)
+    return _Digest(completion=completion, response=split.whole, reply=dialect.encode(bare, stream=stream))
 
 
 def _harmless(error: SessionError) -> dict[str, str]:

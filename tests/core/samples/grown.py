@@ -122,13 +122,8 @@ class Grown:
                 timestamp=100.0 + node,
                 request_timestamp=50.0 + node,
                 method="POST",
-                request_fields=json.dumps(
-                    {
-                        "logprobs": True,
-                        **({"routed_experts_start_len": start} if self.incremental else {}),
-                        **step.fields,
-                    }
-                ).encode(),
+                request_fields=b'{"logprobs":true}',
+                routed_experts_start=step.fields.get("routed_experts_start_len", start if self.incremental else None),
                 respelled={},
                 response=json.dumps(self._answer(step, path, start, log_probs)).encode(),
                 status_code=200,

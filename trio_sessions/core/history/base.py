@@ -33,7 +33,8 @@ class TurnRecord:
         timestamp: when the turn committed, seconds since the epoch.
         request_timestamp: when the request arrived, seconds since the epoch.
         method: HTTP method of the client's request.
-        request_fields: JSON object (compact bytes) that went to the engine, without ``messages`` and ``input_ids``.
+        request_fields: ``fields`` of the request that went to the engine.
+        routed_experts_start: likewise.
         respelled: index to message, where the client spells the reused prefix differently than in the request before.
         response: the engine's whole answer, compact JSON.
         status_code: the engine's status.
@@ -43,6 +44,7 @@ class TurnRecord:
     request_timestamp: float
     method: str
     request_fields: bytes
+    routed_experts_start: int | None
     respelled: Mapping[int, Message]
     response: bytes
     status_code: int
@@ -125,6 +127,7 @@ class Checkpoint:
         """The request that the engine answered."""
         return EngineRequest(
             fields=self.record.request_fields,
+            routed_experts_start=self.record.routed_experts_start,
             messages=self.request_messages(),
             input_ids=self.tokens.materialize()[: self.prompt_length],
         )

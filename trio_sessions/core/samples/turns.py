@@ -102,13 +102,8 @@ class _Answer(msgspec.Struct):
     choices: list[msgspec.Raw]
 
 
-class _Request(msgspec.Struct, gc=False):
-    routed_experts_start_len: int | None = None
-
-
 _answer_decoder = msgspec.json.Decoder(_Answer)
 _choice_decoder = msgspec.json.Decoder(_Choice)
-_request_decoder = msgspec.json.Decoder(_Request)
 
 
 class TurnReader:
@@ -134,7 +129,6 @@ def _read(checkpoint: Checkpoint, index: int) -> Turn:
     try:
         choices = _answer_decoder.decode(checkpoint.record.response).choices
         meta = _choice_decoder.decode(choices[0]).meta_info if choices else None
-        request = _request_decoder.decode(checkpoint.record.request_fields)
     except msgspec.MsgspecError as error:
         raise SampleAssemblyFailed(f"record {index} holds meta info that cannot be read: {error}") from error
     if meta is None:
@@ -149,7 +143,7 @@ def _read(checkpoint: Checkpoint, index: int) -> Turn:
         prompt_tokens=meta.prompt_tokens or 0,
         latency=meta.e2e_latency,
         routed_experts=_payload(meta.routed_experts),
-        routed_experts_start=request.routed_experts_start_len,
+        routed_experts_start=checkpoint.record.routed_experts_start,
         indexer_topk=_payload(meta.indexer_topk),
         indexer_layers=meta.indexer_topk_num_layers,
     )

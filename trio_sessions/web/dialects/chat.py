@@ -14,9 +14,8 @@ from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.engine.headers import json_from_engine
 from trio_sessions.service.turn import Reply
 
-__all__ = ["ChatDialect", "stream_body", "without_replay_payloads"]
+__all__ = ["ChatDialect", "stream_body"]
 
-_REPLAY_KEYS: Final = ("routed_experts", "indexer_topk")
 _STREAM_HEADERS: Final = (
     ("content-type", "text/event-stream; charset=utf-8"),
     ("cache-control", "no-cache"),
@@ -36,37 +35,7 @@ class ChatDialect:
         if stream:
             # The engine's headers describe its JSON body, not this one.
             return Reply(status=answer.status, headers=_STREAM_HEADERS, body=stream_body(answer.body))
-        return Reply(
-            status=answer.status,
-            headers=json_from_engine(answer.headers),
-            body=without_replay_payloads(answer.body),
-        )
-
-
-def without_replay_payloads(answer: bytes) -> bytes:
-    """A chat completion without ``routed_experts`` and ``indexer_topk`` in any choice's ``meta_info``.
-
-    Args:
-        answer: compact JSON whose ``choices`` is a list. The record keeps it whole.
-    """
-    if not any(f'"{key}"'.encode() in answer for key in _REPLAY_KEYS):
-        return answer
-    completion = _object_decoder.decode(answer)
-    choices = _list_decoder.decode(completion["choices"])
-    completion["choices"] = msgspec.Raw(msgspec.json.encode([_stripped(choice) for choice in choices]))
-    return msgspec.json.encode(completion)
-
-
-def _stripped(choice: msgspec.Raw) -> msgspec.Raw:
-    try:
-        fields = _object_decoder.decode(choice)
-        meta = _object_decoder.decode(fields.get("meta_info", b"null"))
-    except msgspec.ValidationError:
-        return choice
-    for key in _REPLAY_KEYS:
-        meta.pop(key, None)
-    fields["meta_info"] = msgspec.Raw(msgspec.json.encode(meta))
-    return msgspec.Raw(msgspec.json.encode(fields))
+        return Reply(status=answer.status, headers=json_from_engine(answer.headers), body=answer.body)
 
 
 def stream_body(answer: bytes) -> bytes:
