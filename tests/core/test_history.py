@@ -23,6 +23,7 @@ from trio_sessions.core.history import (
     path_of,
 )
 from trio_sessions.core.messages import identical, loose_tool_call, strict
+from trio_sessions.core.records import encode_records
 from trio_sessions.core.tokens import as_token_ids
 from trio_sessions.errors import InvalidRequest, MatcherFailed, RollbackRefused
 from trio_sessions.testing.strategies import conversations, messages, replays, respelled, token_ids
@@ -297,10 +298,16 @@ class LinearMachine(RuleBasedStateMachine):
     @invariant()
     def every_request_is_kept_as_it_was_sent(self):
         for checkpoint, turn in zip(path_of(self.history.active), self.line, strict=True):
-            sent = checkpoint.request()
-            assert identical(list(sent.messages), turn.request)
-            assert sent.input_ids.tolist() == turn.prompt
-            assert sent.fields == b'{"logprobs":true}'
+            assert identical(checkpoint.request_messages(), turn.request)
+
+    @invariant()
+    def every_record_is_of_the_request_as_it_was_sent(self):
+        records = encode_records(path_of(self.history.active))
+        for record, turn in zip(map(json.loads, records), self.line, strict=True):
+            sent = record["request"]
+            assert identical(sent.pop("messages"), turn.request)
+            assert sent.pop("input_ids") == turn.prompt
+            assert sent == {"logprobs": True}
 
     @invariant()
     def every_id_has_its_origin(self):
@@ -335,7 +342,7 @@ def test_a_client_that_spells_history_anew_never_forks(data, request):
     path = state_of(history)
     assert len(path) == 3
     for checkpoint, wanted in zip(path, sent, strict=True):
-        assert identical(list(checkpoint.request().messages), wanted)
+        assert identical(checkpoint.request_messages(), wanted)
     assert path[-1].tokens.materialize().tolist() == [0, 10, 1, 11, 2, 12]
     assert path[-1].sampled_mask().tolist() == [False, True] * 3
 
@@ -479,7 +486,7 @@ def test_sending_exactly_the_stored_history_generates_on_top(three_turns):
     take_turn(history, stored, assistant("more"), suffix=[8], sampled=[9])
     assert history.active.path_messages() == [*stored, assistant("more")]
     assert history.active.tokens.materialize().tolist() == [1, 2] * 3 + [8, 9]
-    assert list(history.active.request().messages) == stored
+    assert history.active.request_messages() == stored
 
 
 def test_a_refused_role_leaves_the_rollback_done(three_turns):
@@ -519,8 +526,8 @@ def test_the_stored_messages_stay_authoritative_and_only_the_tail_is_the_clients
     assert dict(attachment.respelled) == {0: spelled[0], 1: spelled[1]}
     take_turn(history, spelled, assistant("b"))
     assert history.active.path_messages() == [*attachment.stored, spelled[2], assistant("b")]
-    assert list(history.active.request().messages) == spelled
-    assert list(state_of(history)[0].request().messages) == [stored_user]
+    assert history.active.request_messages() == spelled
+    assert state_of(history)[0].request_messages() == [stored_user]
 
 
 @pytest.mark.parametrize("other", [True, 1.0, "1"])
@@ -529,7 +536,7 @@ def test_values_that_python_calls_equal_are_kept_as_they_were_sent(other):
     take_turn(history, [{**user(), "x": 1}])
     request = [{**user(), "x": other}, assistant()]
     take_turn(history, request)
-    assert identical(list(history.active.request().messages), request)
+    assert identical(history.active.request_messages(), request)
 
 
 def test_the_matcher_decides(three_turns):
@@ -628,9 +635,11 @@ def test_the_recorded_request_encodes_to_what_was_sent():
     take_turn(history, [user()], suffix=[1, 2], sampled=[3])
     take_turn(history, [user(), assistant(), user("é")], suffix=[4], sampled=[5], synthetic=1)
     assert history.active.synthetic == 1
-    assert history.active.request().encode().decode() == (
+    *_, last = encode_records(path_of(history.active))
+    assert last.decode() == (
+        '{"timestamp":2.0,"request_timestamp":1.0,"method":"POST","path":"/v1/chat/completions","request":'
         '{"logprobs":true,"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"},'
-        '{"role":"user","content":"é"}],"input_ids":[1,2,3,4]}'
+        '{"role":"user","content":"é"}],"input_ids":[1,2,3,4]},"response":{},"status_code":200}'
     )
 
 

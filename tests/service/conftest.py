@@ -21,6 +21,11 @@ from trio_sessions.testing.toy import ToyRenderer
 from trio_sessions.web.dialects.chat import ChatDialect
 
 
+async def described(gateway: Gateway, session: Session) -> bytes:
+    """The body of a session's ``GET``."""
+    return b"".join([piece async for piece in await gateway.inspector.describe(session)])
+
+
 class Bench:
     """A gateway on a test bench.
 
@@ -50,6 +55,10 @@ class Bench:
         return await self.gateway.turns.run(
             session, TurnRequest(method="POST", query="", headers=(), body=body), ChatDialect()
         )
+
+    async def described(self, session: Session) -> bytes:
+        """The body of its ``GET``."""
+        return await described(self.gateway, session)
 
     def outcomes(self) -> dict[str, int]:
         """How many turns ended how."""

@@ -14,10 +14,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.service.conftest import described
 from tests.service.model import ModelPlan, ModelSession, Refused, spell, text_of
 from trio_sessions.config import Settings
 from trio_sessions.core.boundary import BoundaryKind
 from trio_sessions.core.history import path_of
+from trio_sessions.core.records import encode_records
 from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.errors import BadEngineAnswer, EngineUnreachable, SessionNotFound
 from trio_sessions.service.gateway import Gateway
@@ -159,7 +161,7 @@ class GatewayMachine(RuleBasedStateMachine):
     def read(self, data: st.DataObject) -> None:
         """What ``GET`` answers is the model, spelled as the contract says."""
         model, session = data.draw(st.sampled_from([pair for pair in self.sessions if not pair[0].closed]))
-        task = self.driver.start(self.gateway.inspector.describe, session)
+        task = self.driver.start(described, self.gateway, session)
         self.driver.run_until(lambda: task.done)
         answer = json.loads(task.result())
         metadata: dict[str, Any] = {"accumulated_token_ids": model.ids, "max_trim_tokens": 0}
@@ -542,8 +544,9 @@ class GatewayMachine(RuleBasedStateMachine):
             assert active.tokens.materialize().tolist() == model.ids
             assert active.path_messages() == model.messages
             stored: list[int] = []
-            for checkpoint, turn in zip(path, model.turns, strict=True):
-                assert json.loads(checkpoint.request().encode()) == turn.request
+            records = list(encode_records(path))
+            for checkpoint, record, turn in zip(path, records, model.turns, strict=True):
+                assert json.loads(record)["request"] == turn.request
                 assert json.loads(checkpoint.record.response) == turn.response
                 assert checkpoint.record.request_timestamp == turn.request_timestamp
                 assert checkpoint.record.timestamp == turn.timestamp

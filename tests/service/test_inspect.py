@@ -17,7 +17,7 @@ SAID = {"role": "assistant", "content": "ok"}
 
 
 async def _read(made, session):
-    return json.loads(await made.gateway.inspector.describe(session))
+    return json.loads(await made.described(session))
 
 
 def _different(text="ok"):

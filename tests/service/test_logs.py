@@ -62,7 +62,7 @@ async def test_a_turn_that_goes_well_says_nothing_of_what_was_said(bench, logs):
     user = {"role": "user", "content": CANARY}
     await made.turn(session, user, tools=TOOLS, stop=[CANARY])
     await made.turn(session, user, SAID, {"role": "tool", "content": CANARY, "tool_call_id": "c"}, tools=TOOLS)
-    await made.gateway.inspector.describe(session)
+    await made.described(session)
     _assert_quiet(logs)
 
 
@@ -191,7 +191,7 @@ async def test_a_conversation_that_cannot_be_compared_is_not_quoted(bench, logs,
     made = bench(renderer=_Failing("canonical", kind))
     session = made.registry.create()
     await made.turn(session, CANARY)
-    await made.gateway.inspector.describe(session)
+    await made.described(session)
     [warning] = [line for line in logs if line["log_level"] == "warning"]
     assert warning["session"] == session.id
     _assert_quiet(logs)

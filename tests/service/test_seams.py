@@ -46,7 +46,7 @@ def sampled(renderer, message, stop, *, text=None, **fields):
 
 
 async def read(made, session):
-    return json.loads(await made.gateway.inspector.describe(session))
+    return json.loads(await made.described(session))
 
 
 async def declared(made, session):
@@ -223,11 +223,11 @@ async def test_a_truncated_turn_is_not_extended_when_the_launch_says_so(bench):
     session = made.registry.create()
     await made.turn(session, "a")
     await made.turn(session, "a", SAID, "b")
-    before, asked = await made.gateway.inspector.describe(session), len(prompts(made))
+    before, asked = await made.described(session), len(prompts(made))
     for tail in ([user("c")], [], [{"role": "developer", "content": "c"}]):
         with pytest.raises(TruncatedGeneration, match=r"^truncated generation cannot be extended: message 3 ended"):
             await made.turn(session, "a", SAID, "b", SAID, *tail)
-    assert await made.gateway.inspector.describe(session) == before
+    assert await made.described(session) == before
     assert len(prompts(made)) == asked
     assert made.outcomes() == {"committed": 2, "refused": 3}
     # The turn that was cut can be taken again, and then extended.
@@ -319,11 +319,11 @@ async def test_a_change_is_refused_when_the_launch_says_so(bench, first, then, t
     made = bench(on_tools_change="reject")
     session = made.registry.create()
     await made.turn(session, "a", **first)
-    before = await made.gateway.inspector.describe(session)
+    before = await made.described(session)
     with pytest.raises(RenderingChanged) as refused:
         await made.turn(session, "a", SAID, "b", **then)
     assert str(refused.value) == text
-    assert await made.gateway.inspector.describe(session) == before
+    assert await made.described(session) == before
     assert made.outcomes() == {"committed": 1, "refused": 1}
     # The same, and a first turn taken again, go on.
     await made.turn(session, "a", SAID, "b", **first)
@@ -338,11 +338,11 @@ async def test_a_refused_change_does_not_roll_back_before_a_refused_role_does(be
     session = made.registry.create()
     await made.turn(session, "a")
     await made.turn(session, "a", SAID, "b")
-    before = await made.gateway.inspector.describe(session)
+    before = await made.described(session)
     refused = [user("a"), SAID, {"role": "developer", "content": "c"}]
     with pytest.raises(RenderingChanged):
         await made.turn(session, *refused, tools=[definition("f")])
-    assert await made.gateway.inspector.describe(session) == before
+    assert await made.described(session) == before
     with pytest.raises(AppendRoleNotSupported):
         await made.turn(session, *refused)
     assert len((await read(made, session))["records"]) == 1

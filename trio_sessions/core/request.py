@@ -17,7 +17,14 @@ from trio_sessions.core import json
 from trio_sessions.core.token_text import encode_token_ids
 from trio_sessions.errors import InvalidRequest
 
-__all__ = ["EngineRequest", "PreparedRequest", "RequestPolicy", "SentMessages", "prepare_chat_request"]
+__all__ = [
+    "EngineRequest",
+    "PreparedRequest",
+    "RequestPolicy",
+    "SentMessages",
+    "encode_engine_request",
+    "prepare_chat_request",
+]
 
 # What a client may say about these would break the exact accounting of tokens, so it is never passed on.
 _OWNED_BY_US: Final = (
@@ -95,19 +102,27 @@ class EngineRequest:
 
     def encode(self) -> bytes:
         """The JSON body."""
-        start = self.routed_experts_start
-        return b"".join(
-            (
-                self.fields[:-1],
-                b"," if len(self.fields) > len(b"{}") else b"",
-                b"" if start is None else b'"routed_experts_start_len":%d,' % start,
-                b'"messages":',
-                json.encode(list(self.messages)),
-                b',"input_ids":',
-                encode_token_ids(self.input_ids),
-                b"}",
-            )
+        return encode_engine_request(
+            self.fields, self.routed_experts_start, json.encode(list(self.messages)), self.input_ids
         )
+
+
+def encode_engine_request(
+    fields: bytes, routed_experts_start: int | None, messages: bytes, input_ids: npt.NDArray[np.int32]
+) -> bytes:
+    """The JSON body of a request whose ``messages`` are JSON already; the rest is as in ``EngineRequest``."""
+    return b"".join(
+        (
+            fields[:-1],
+            b"," if len(fields) > len(b"{}") else b"",
+            b"" if routed_experts_start is None else b'"routed_experts_start_len":%d,' % routed_experts_start,
+            b'"messages":',
+            messages,
+            b',"input_ids":',
+            encode_token_ids(input_ids),
+            b"}",
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Final, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 
-from trio_sessions.core.samples import Sample, SamplesReply, encode_samples
+from trio_sessions.core.samples import Sample, SamplesReply, encode_samples_in_pieces
 from trio_sessions.errors import ConfigurationError, LibraryMissing
 from trio_sessions.export.schema import COLUMNS, SCHEMA_VERSION, rows_of
 
@@ -167,7 +167,7 @@ class SafetensorsWriter:
     def finish(self) -> None:
         """Write everything."""
         metadata = {"schema_version": SCHEMA_VERSION, "sessions": self._sessions}
-        self._file.write(encode_samples(self._samples, metadata, with_reward=True))
+        self._file.writelines(encode_samples_in_pieces(self._samples, metadata, with_reward=True))
 
     def abandon(self) -> None:
         """There is nothing to let go of."""

@@ -49,7 +49,7 @@ class Gateway:
         now: Callable[[], datetime] = datetime.now,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        offloader = Offloader()
+        offloader = self.offloader = Offloader()
         self.settings = settings
         self.instance_id = settings.instance_id or new_id()
         self.metrics = Metrics()

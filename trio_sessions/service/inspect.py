@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Final
 
 import structlog
@@ -10,6 +10,7 @@ import structlog
 from trio_sessions.core import json
 from trio_sessions.core.compare import Mismatch
 from trio_sessions.core.history import Checkpoint, path_of
+from trio_sessions.core.records import encode_records
 from trio_sessions.core.samples import Forest, tree_metadata
 from trio_sessions.errors import InvalidRequest, TokenizationFailed
 from trio_sessions.observe import Metrics
@@ -19,7 +20,8 @@ from trio_sessions.service.session import Session
 
 __all__ = ["SessionInspector"]
 
-_RECORD_PATH: Final = "/v1/chat/completions"
+# Worth the way to a thread and back.
+_PIECE_BYTES: Final = 256 * 1024
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.inspect")
 
 
@@ -38,15 +40,16 @@ class SessionInspector:
         self._renderer = renderer
         self._metrics = metrics
         self._offload = offloader.run
+        self._pieces = offloader.iterate
 
-    async def describe(self, session: Session) -> bytes:
-        """The body of ``GET /sessions/{id}``."""
+    async def describe(self, session: Session) -> AsyncIterator[bytes]:
+        """The body of ``GET /sessions/{id}`` as the session is now, in pieces; no error comes once there are any."""
         active = session.history.active
         forest = Forest.of(tuple(session.history.nodes), active) if self._tree else None
         # Comparing renders the whole conversation, so only an empty session is described on the event loop.
         size = 0 if active is None else LONG_BYTES
-        metadata = await self._offload(lambda: self.metadata(session, active, forest), size=size)
-        return await self._offload(lambda: _render(session.id, path_of(active), metadata), size=size)
+        metadata = await self._offload(lambda: json.encode(self.metadata(session, active, forest)), size=size)
+        return self._pieces(_body(session.id, path_of(active), metadata), size=size)
 
     def metadata(self, session: Session, active: Checkpoint | None, forest: Forest | None) -> dict[str, Any]:
         """The metadata of the path to ``active``, JSON-like; in a thread where there is one.
@@ -93,39 +96,14 @@ class SessionInspector:
         return found
 
 
-def _render(session_id: str, path: Sequence[Checkpoint], metadata: Mapping[str, Any]) -> bytes:
-    return b"".join(
-        (
-            b'{"session_id":',
-            json.encode(session_id),
-            b',"records":[',
-            b",".join(_record(checkpoint) for checkpoint in path),
-            b'],"metadata":',
-            json.encode(metadata),
-            b"}",
-        )
-    )
-
-
-def _record(checkpoint: Checkpoint) -> bytes:
-    record = checkpoint.record
-    head = json.encode(
-        {
-            "timestamp": record.timestamp,
-            "request_timestamp": record.request_timestamp,
-            "method": record.method,
-            "path": _RECORD_PATH,
-        }
-    )
-    return b"".join(
-        (
-            head[:-1],
-            b',"request":',
-            checkpoint.request().encode(),
-            b',"response":',
-            record.response,
-            b',"status_code":',
-            json.encode(record.status_code),
-            b"}",
-        )
-    )
+def _body(session_id: str, path: Sequence[Checkpoint], metadata: bytes) -> Iterator[bytes]:
+    piece = [b'{"session_id":%b,"records":[' % json.encode(session_id)]
+    size = 0
+    for index, record in enumerate(encode_records(path)):
+        piece.append(b"," + record if index else record)
+        size += len(record)
+        if size >= _PIECE_BYTES:
+            yield b"".join(piece)
+            piece, size = [], 0
+    piece.append(b'],"metadata":%b}' % metadata)
+    yield b"".join(piece)

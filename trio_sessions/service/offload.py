@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final, Generic, TypeVar
 
 import trio
 
@@ -39,3 +39,25 @@ class Offloader:
         if size < LONG_BYTES:
             return function()
         return await trio.to_thread.run_sync(function, limiter=self._limiter, abandon_on_cancel=True)
+
+    def iterate(self, items: Iterator[_T], *, size: int) -> AsyncIterator[_T]:
+        """``items``, each computed as by ``run``; none of them is None."""
+        return _Offloaded(self, items, size)
+
+
+class _Offloaded(Generic[_T]):
+    """An object, not an async generator: one that is dropped half way leaves nothing to finish."""
+
+    def __init__(self, offloader: Offloader, items: Iterator[_T], size: int) -> None:
+        self._offloader = offloader
+        self._items = items
+        self._size = size
+
+    def __aiter__(self) -> AsyncIterator[_T]:
+        return self
+
+    async def __anext__(self) -> _T:
+        item = await self._offloader.run(lambda: next(self._items, None), size=self._size)
+        if item is None:
+            raise StopAsyncIteration
+        return item

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -13,10 +13,11 @@ from trio_sessions.core.history import Checkpoint, path_of
 from trio_sessions.core.samples import (
     AssemblyRules,
     Forest,
+    Piece,
     SampleHooks,
     collect_forest,
     collect_line,
-    encode_samples,
+    encode_samples_in_pieces,
     is_reward,
 )
 from trio_sessions.errors import InvalidRequest
@@ -97,8 +98,8 @@ class SampleCollector:
         self._inspector = inspector
         self._offload = offloader.run
 
-    async def collect(self, session: Session, body: bytes) -> bytes:
-        """The payload for ``body``, a trainer's request.
+    async def collect(self, session: Session, body: bytes) -> Sequence[Piece]:
+        """The payload for ``body``, a trainer's request, in pieces.
 
         Raises:
             InvalidRequest: the body is not what the contract says, or names a response that is not in the session.
@@ -119,12 +120,12 @@ class SampleCollector:
             partial(self._payload, session, forest, request), size=LONG_BYTES if forest.nodes else 0
         )
 
-    def _payload(self, session: Session, forest: Forest, request: SamplesRequest) -> bytes:
+    def _payload(self, session: Session, forest: Forest, request: SamplesRequest) -> Sequence[Piece]:
         active = None if forest.active is None else forest.nodes[forest.active].checkpoint
         metadata = self._inspector.metadata(session, active, forest)
         if not self._tree:
             line = collect_line(path_of(active), self._rules, max_seq_len=request.max_seq_len)
-            return encode_samples(line.samples, metadata, line.empty_reason)
+            return encode_samples_in_pieces(line.samples, metadata, line.empty_reason)
         if request.agent is not None:
             metadata["agent"] = dict(request.agent)
         collected = collect_forest(
@@ -135,7 +136,7 @@ class SampleCollector:
             hooks=self._hooks,
             max_seq_len=request.max_seq_len,
         )
-        return encode_samples(collected.samples, metadata, collected.empty_reason, with_reward=True)
+        return encode_samples_in_pieces(collected.samples, metadata, collected.empty_reason, with_reward=True)
 
     def _mismatches(self, session: Session, leaf: Checkpoint) -> list[dict[str, Any]] | None:
         found = self._inspector.mismatches(session, leaf)

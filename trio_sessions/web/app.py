@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Final
 
 import structlog
@@ -11,6 +12,7 @@ from werkzeug.datastructures import Headers as WerkzeugHeaders
 from werkzeug.exceptions import HTTPException
 
 from trio_sessions.core import json
+from trio_sessions.core.samples import Piece
 from trio_sessions.engine.base import EngineCall, Headers
 from trio_sessions.errors import NotProxied, SampleAssemblyFailed
 from trio_sessions.observe import METRICS_CONTENT_TYPE
@@ -24,6 +26,7 @@ __all__ = ["create_app"]
 _JSON: Final = (("content-type", "application/json"),)
 _TEXT: Final = (("content-type", "text/plain; charset=utf-8"),)
 _OCTETS: Final = (("content-type", "application/octet-stream"),)
+_SLICE_BYTES: Final = 2**20
 _PROXIED_METHODS: Final = ["GET", "POST", "PUT", "DELETE", "PATCH"]
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.web")
 
@@ -54,8 +57,8 @@ def create_app(gateway: Gateway) -> QuartTrio:
 
     @app.get("/sessions/<session_id>")
     async def get_session(session_id: str) -> Response:
-        body = await gateway.inspector.describe(gateway.registry.get(session_id))
-        return _response(Reply(status=200, headers=_JSON, body=body))
+        pieces = await gateway.inspector.describe(gateway.registry.get(session_id))
+        return _streamed(pieces, headers=_JSON)
 
     @app.delete("/sessions/<session_id>")
     async def delete_session(session_id: str) -> Response:
@@ -71,7 +74,8 @@ def create_app(gateway: Gateway) -> QuartTrio:
             # The one error that the contract has as text.
             _log.warning("cannot assemble samples", session=session_id, code=error.code)
             return _response(Reply(status=status_of(error), headers=_TEXT, body=str(error).encode(errors="replace")))
-        return _response(Reply(status=200, headers=_OCTETS, body=payload))
+        length = ("content-length", str(sum(map(len, payload))))
+        return _streamed(gateway.offloader.iterate(_slices(payload), size=0), headers=(*_OCTETS, length))
 
     @app.route("/sessions/<session_id>/<path:path>", methods=_PROXIED_METHODS)
     async def proxy(session_id: str, path: str) -> Response:
@@ -127,6 +131,19 @@ def _raw_path_below(session_id: str) -> str:
 
 def _json(value: object) -> Response:
     return _response(Reply(status=200, headers=_JSON, body=json.encode(value)))
+
+
+def _slices(pieces: Iterable[Piece]) -> Iterator[bytes]:
+    for piece in pieces:
+        for start in range(0, len(piece), _SLICE_BYTES):
+            yield bytes(piece[start : start + _SLICE_BYTES])
+
+
+def _streamed(pieces: AsyncIterator[bytes], *, headers: Headers) -> Response:
+    """A 200 whose body is sent piece by piece, as fast as the client takes it."""
+    response = Response(pieces, status=200)
+    response.headers = WerkzeugHeaders(list(headers))
+    return response
 
 
 def _response(reply: Reply) -> Response:

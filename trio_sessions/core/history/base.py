@@ -17,7 +17,6 @@ from trio_sessions.core.boundary import BoundaryEvent, Origin
 from trio_sessions.core.completion import Completion
 from trio_sessions.core.history.rendered import RenderedWith
 from trio_sessions.core.messages import Matcher, identical
-from trio_sessions.core.request import EngineRequest
 from trio_sessions.core.tokens import EMPTY_PATH, TokenIds, TokenPath
 
 __all__ = ["Attachment", "Checkpoint", "History", "TurnRecord", "path_of"]
@@ -122,15 +121,6 @@ class Checkpoint:
     def request_messages(self) -> list[Message]:
         """The messages of the turn's request as its client spelled them."""
         return _spelled_by_client(self)[:-1]
-
-    def request(self) -> EngineRequest:
-        """The request that the engine answered."""
-        return EngineRequest(
-            fields=self.record.request_fields,
-            routed_experts_start=self.record.routed_experts_start,
-            messages=self.request_messages(),
-            input_ids=self.tokens.materialize()[: self.prompt_length],
-        )
 
 
 def path_of(leaf: Checkpoint | None) -> list[Checkpoint]:

@@ -1,9 +1,10 @@
 """Training samples of a session: assembled from its turns, picked, finished and encoded."""
 
-from trio_sessions.core.samples.codec import SamplesReply, decode_samples, encode_samples
+from trio_sessions.core.samples.codec import SamplesReply, decode_samples, encode_samples, encode_samples_in_pieces
 from trio_sessions.core.samples.collect import CollectedSamples, EmptyReason, collect_forest, collect_line
 from trio_sessions.core.samples.forest import Forest, TreeNode, tree_metadata
 from trio_sessions.core.samples.hooks import SampleHooks, run_hooks
+from trio_sessions.core.samples.layout import Piece
 from trio_sessions.core.samples.leaves import Mismatches, assemble_leaves
 from trio_sessions.core.samples.line import AssemblyRules, assemble
 from trio_sessions.core.samples.pickers import PICKERS, Picker
@@ -19,6 +20,7 @@ __all__ = [
     "Forest",
     "Mismatches",
     "Picker",
+    "Piece",
     "Postprocessor",
     "PrefixCacheInfo",
     "Sample",
@@ -32,6 +34,7 @@ __all__ = [
     "collect_line",
     "decode_samples",
     "encode_samples",
+    "encode_samples_in_pieces",
     "is_reward",
     "run_hooks",
     "train_once",

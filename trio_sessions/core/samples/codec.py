@@ -15,13 +15,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from trio_sessions.core.samples.collect import EmptyReason
+from trio_sessions.core.samples.layout import Piece, safetensors_pieces
 from trio_sessions.core.samples.sample import PrefixCacheInfo, Sample, Status
 from trio_sessions.errors import SampleAssemblyFailed
 
-__all__ = ["SamplesReply", "decode_samples", "encode_samples"]
+__all__ = ["SamplesReply", "decode_samples", "encode_samples", "encode_samples_in_pieces"]
 
 _META: Final = "_samples_meta"
 _TENSORS: Final = ("tokens", "loss_mask", "rollout_log_probs", "rollout_routed_experts", "rollout_indexer_topk")
@@ -62,14 +63,14 @@ class _Meta(msgspec.Struct):
 _meta_decoder = msgspec.json.Decoder(_Meta)
 
 
-def encode_samples(
+def encode_samples_in_pieces(
     samples: Sequence[Sample],
     session_metadata: Mapping[str, Any],
     empty_reason: EmptyReason | None = None,
     *,
     with_reward: bool = False,
-) -> bytes:
-    """The payload.
+) -> Sequence[Piece]:
+    """The payload in pieces, of which the tensors' are views of the samples' arrays.
 
     Args:
         samples: in order.
@@ -89,8 +90,7 @@ def encode_samples(
             if array is None:
                 nulls.append(name)
             else:
-                # safetensors stores wrong values for some arrays that are not contiguous, without a word.
-                tensors[f"{name}.{index}"] = np.ascontiguousarray(array)
+                tensors[f"{name}.{index}"] = array
         try:
             described.append(_described(sample, nulls, with_reward=with_reward))
         except (AttributeError, TypeError, ValueError) as error:
@@ -102,7 +102,18 @@ def encode_samples(
     except (TypeError, ValueError, RecursionError) as error:
         raise SampleAssemblyFailed(f"the samples' metadata is not JSON: {error}") from error
     tensors[_META] = np.frombuffer(text, dtype=np.uint8)
-    return save(tensors)
+    return safetensors_pieces(tensors)
+
+
+def encode_samples(
+    samples: Sequence[Sample],
+    session_metadata: Mapping[str, Any],
+    empty_reason: EmptyReason | None = None,
+    *,
+    with_reward: bool = False,
+) -> bytes:
+    """The payload in one string; as ``encode_samples_in_pieces``."""
+    return b"".join(encode_samples_in_pieces(samples, session_metadata, empty_reason, with_reward=with_reward))
 
 
 def decode_samples(payload: bytes) -> SamplesReply:
