@@ -7,6 +7,7 @@ has gone down leaves the others to expire.
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -163,10 +164,11 @@ class Pool:
 
 
 async def _acquire(limiter: trio.CapacityLimiter, slot: Slot, seconds: float | None) -> None:
-    try:
+    # A timeout costs more than taking what is free, and this raises only if nothing is or others wait already.
+    with suppress(trio.WouldBlock):
         limiter.acquire_on_behalf_of_nowait(slot)
-    except trio.WouldBlock:
-        with trio.move_on_after(float("inf") if seconds is None else seconds) as waiting:
-            await limiter.acquire_on_behalf_of(slot)
-        if waiting.cancelled_caught:
-            raise httpx.PoolTimeout(f"no connection was free for {seconds:g} s") from None
+        return
+    with trio.move_on_after(float("inf") if seconds is None else seconds) as waiting:
+        await limiter.acquire_on_behalf_of(slot)
+    if waiting.cancelled_caught:
+        raise httpx.PoolTimeout(f"no connection was free for {seconds:g} s")

@@ -17,9 +17,6 @@ __all__ = ["Origin", "Wire", "connect"]
 
 # Answers come in few large pieces rather than in many small ones.
 _RECEIVE_BYTES: Final = 256 * 1024
-# What trio lets wait in the kernel, 16 KiB, is for data that may yet change its mind; a body is sent as it is.
-_UNSENT_BYTES: Final = 4 * 2**20
-
 # Encrypted, it is sent in parts that the kernel takes whatever the other side does, as sending cannot end in between.
 _ENCRYPT_BYTES: Final = 32 * 1024
 
@@ -183,8 +180,6 @@ async def connect(origin: Origin, tls: ssl.SSLContext | None) -> Wire:
     except OSError as error:
         raise httpx.ConnectError(str(error)) from error
     try:
-        with suppress(OSError, AttributeError):
-            stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         if tls is None or not origin.tls:
             return _PlainWire(stream)
         underneath = _Underneath(stream)
