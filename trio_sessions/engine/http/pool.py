@@ -140,11 +140,16 @@ class Pool:
             self._sweeping.cancel()
 
     async def _sweep(self, scope: trio.CancelScope) -> None:
-        with scope:
+        try:
+            with scope:
+                while self._idle:
+                    await trio.sleep_until(self._expiry_of_oldest())
+                    self._close_expired()
+        finally:
+            self._sweeping = None
+            # There are some still if trio itself comes to its end, and then nobody else can close them.
             while self._idle:
-                await trio.sleep_until(self._expiry_of_oldest())
-                self._close_expired()
-        self._sweeping = None
+                self._close_oldest()
 
     def _expiry_of_oldest(self) -> float:
         return next(iter(self._idle.values())).expires_at
