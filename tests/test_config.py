@@ -40,6 +40,8 @@ def _nested(depth: int) -> dict[str, Any]:
         ("engine_timeout", float("nan"), "--engine-timeout"),
         ("max_body_mb", 1e308, "--max-body-mb"),
         ("max_body_mb", -1, "--max-body-mb"),
+        ("max_answer_mb", 0, "--max-answer-mb"),
+        ("max_answer_mb", float("nan"), "--max-answer-mb"),
         ("drain_timeout", float("inf"), "--drain-timeout"),
         ("host", "a\0b", "--host"),
         ("special_tokens_in_content", "deny", "--special-tokens-in-content"),

@@ -78,6 +78,7 @@ class Settings:
         store: where sessions live.
         engine_timeout: seconds until an engine call is given up.
         max_body_mb: largest request body, in MiB.
+        max_answer_mb: largest body that the engine may answer with, in MiB.
         open_proxy: proxy every path to the engine, not only the allow-list.
         drain_timeout: seconds that running turns get to finish at shutdown.
         log_level: least severe level that is logged.
@@ -108,6 +109,7 @@ class Settings:
     store: Store = "memory"
     engine_timeout: float = 600.0
     max_body_mb: float = 64.0
+    max_answer_mb: float = 1024.0
     open_proxy: bool = False
     drain_timeout: float = 30.0
     log_level: LogLevel = "info"
@@ -143,6 +145,7 @@ class Settings:
         )
         _require_between("--engine-timeout", self.engine_timeout, 0.001, _MOST_SECONDS)
         _require_between("--max-body-mb", self.max_body_mb, 0.0001, _MOST_MIB)
+        _require_between("--max-answer-mb", self.max_answer_mb, 0.0001, _MOST_MIB)
         _require_between("--drain-timeout", self.drain_timeout, 0, _MOST_SECONDS)
         _require_text("--host", self.host)
         _require_text("--lora", self.lora or "")
@@ -168,6 +171,11 @@ class Settings:
     def max_body_bytes(self) -> int:
         """Largest request body, in bytes."""
         return int(self.max_body_mb * 2**20)
+
+    @property
+    def max_answer_bytes(self) -> int:
+        """Largest body of an engine's answer, in bytes."""
+        return int(self.max_answer_mb * 2**20)
 
     @property
     def request_policy(self) -> RequestPolicy:

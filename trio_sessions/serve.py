@@ -60,7 +60,9 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[Running] = t
         renderer = await trio.to_thread.run_sync(partial(_load_renderer, settings), abandon_on_cancel=True)
         async with trio.open_nursery() as services:
             engine_url = settings.engine or await services.start(_run_embedded_engine, settings)
-            async with SGLangEngine(engine_url, timeout=settings.engine_timeout) as engine:
+            async with SGLangEngine(
+                engine_url, timeout=settings.engine_timeout, max_answer_bytes=settings.max_answer_bytes
+            ) as engine:
                 gateway = Gateway(settings, engine=engine, renderer=renderer)
                 stop = trio.Event()
                 server = AppServer(gateway_app(gateway), listener)

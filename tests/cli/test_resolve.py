@@ -49,6 +49,7 @@ VALUES: dict[str, tuple[str, str, object]] = {
     "store": ("memory", '"memory"', "memory"),
     "engine_timeout": ("1.5", "1.5", 1.5),
     "max_body_mb": ("2", "2", 2.0),
+    "max_answer_mb": ("8", "8", 8.0),
     "open_proxy": ("True", "true", True),
     "drain_timeout": ("0", "0", 0.0),
     "log_level": ("debug", '"debug"', "debug"),

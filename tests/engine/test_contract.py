@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import assert_checkpoints
 
-from tests.engine.raw_server import Connection, response, serving
+from tests.raw_server import Connection, response, serving
 from trio_sessions.engine.base import Engine, EngineAnswer, EngineCall
 from trio_sessions.engine.headers import ROUTING_KEY, from_engine
 from trio_sessions.engine.sglang import SGLangEngine

@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.engine.raw_server import Connection, ReceivedRequest, response, serving
+from tests.raw_server import Connection, ReceivedRequest, response, serving
 from trio_sessions.engine.base import EngineAnswer, EngineCall
 from trio_sessions.engine.headers import from_engine
 from trio_sessions.engine.sglang import SGLangEngine

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from tests.web.support import LIMIT_SECONDS, Serve, Served, Session, serving
-from tests.web.wire_engine import WireEngine
+from tests.web.wire_engine import WireEngine, wire_engine
 from trio_sessions.engine.sglang import SGLangEngine
 
 
@@ -48,11 +48,8 @@ async def session(served: Served) -> Session:
 @pytest.fixture
 async def wire() -> AsyncIterator[WireEngine]:
     """An engine behind a real port, that keeps what it received to the byte."""
-    async with trio.open_nursery() as nursery:
-        engine = WireEngine()
-        await nursery.start(engine.run)
+    async with wire_engine() as engine:
         yield engine
-        nursery.cancel_scope.cancel()
 
 
 @pytest.fixture

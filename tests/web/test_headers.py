@@ -9,6 +9,7 @@ import zlib
 import pytest
 import trio
 
+from tests.raw_server import ReceivedRequest
 from tests.web.support import (
     CHAT,
     LIMIT_SECONDS,
@@ -22,7 +23,7 @@ from tests.web.support import (
     until,
     user,
 )
-from tests.web.wire_engine import WireEngine, WireRequest, response
+from tests.web.wire_engine import WireEngine, response
 from trio_sessions.engine.sglang import SGLangEngine
 from trio_sessions.testing.engine import chat_answer
 
@@ -40,7 +41,7 @@ async def raw_turn(session: Session, *headers: str) -> RawResponse:
         return await connection.response()
 
 
-async def received(over_http: Served, wire: WireEngine, *headers: str) -> tuple[Session, WireRequest]:
+async def received(over_http: Served, wire: WireEngine, *headers: str) -> tuple[Session, ReceivedRequest]:
     """What the engine got for such a turn."""
     session = await over_http.session()
     assert (await raw_turn(session, *headers)).status == 200
@@ -69,29 +70,29 @@ class TestToTheEngine:
             ("accept", "application/json"),
             ("x-empty", ""),
         ]:
-            assert request.all(name) == [value]
+            assert request.all_of(name) == [value]
 
     async def test_a_header_that_is_not_ascii_is_forwarded_to_the_byte(
         self, over_http: Served, wire: WireEngine
     ) -> None:
         _, request = await received(over_http, wire, "X-Latin: caf\xe9")
-        assert request.all("x-latin") == ["caf\xe9"]
+        assert request.all_of("x-latin") == ["caf\xe9"]
 
     async def test_a_header_that_came_twice_is_forwarded_twice(self, over_http: Served, wire: WireEngine) -> None:
         _, request = await received(over_http, wire, "X-Twice: 1", "X-Other: x", "x-twice: 2")
-        assert request.all("x-twice") == ["1", "2"]
+        assert request.all_of("x-twice") == ["1", "2"]
 
     async def test_what_a_connection_header_names_stays_on_that_connection(
         self, over_http: Served, wire: WireEngine
     ) -> None:
         _, request = await received(over_http, wire, "Connection: keep-alive, X-Hop", "X-Hop: 1", "X-End: 1")
-        assert (request.all("x-hop"), request.all("x-end")) == ([], ["1"])
+        assert (request.all_of("x-hop"), request.all_of("x-end")) == ([], ["1"])
 
     async def test_host_and_content_length_are_those_of_our_request(self, over_http: Served, wire: WireEngine) -> None:
         _, request = await received(over_http, wire)
-        assert request.all("host") == [wire.url.removeprefix("http://")]
-        assert request.all("content-length") == [str(len(request.body))]
-        assert request.all("transfer-encoding") == []
+        assert request.all_of("host") == [wire.url.removeprefix("http://")]
+        assert request.all_of("content-length") == [str(len(request.body))]
+        assert request.all_of("transfer-encoding") == []
         assert len(request.body) > len(BODY)
 
     async def test_transfer_encoding_is_dropped(self, over_http: Served, wire: WireEngine) -> None:
@@ -104,8 +105,8 @@ class TestToTheEngine:
                 + b"\r\n0\r\n\r\n"
             )
             assert (await connection.response()).status == 200
-        assert wire.requests[0].all("transfer-encoding") == []
-        assert wire.requests[0].all("content-length") == [str(len(wire.requests[0].body))]
+        assert wire.requests[0].all_of("transfer-encoding") == []
+        assert wire.requests[0].all_of("content-length") == [str(len(wire.requests[0].body))]
 
     async def test_headers_of_the_clients_connection_are_not_the_engines(
         self, over_http: Served, wire: WireEngine
@@ -113,26 +114,26 @@ class TestToTheEngine:
         _, request = await received(
             over_http, wire, "Connection: close", "Keep-Alive: timeout=1", "TE: trailers", "Expect: 100-continue"
         )
-        assert request.all("connection") in ([], ["keep-alive"])
+        assert request.all_of("connection") in ([], ["keep-alive"])
         for name in ("keep-alive", "te", "expect"):
-            assert request.all(name) == []
+            assert request.all_of(name) == []
 
     async def test_the_routing_key_is_the_session(self, over_http: Served, wire: WireEngine) -> None:
         session, request = await received(over_http, wire)
-        assert request.all("X-SMG-Routing-Key") == [session.id]
+        assert request.all_of("X-SMG-Routing-Key") == [session.id]
         assert "X-SMG-Routing-Key" in dict(request.headers)
 
     async def test_a_routing_key_of_the_client_is_replaced(self, over_http: Served, wire: WireEngine) -> None:
         session, request = await received(
             over_http, wire, "X-SMG-Routing-Key: mine", "x-smg-routing-key: mine", "X-Smg-Routing-Key: mine"
         )
-        assert request.all("X-SMG-Routing-Key") == [session.id]
+        assert request.all_of("X-SMG-Routing-Key") == [session.id]
 
     @pytest.mark.parametrize("path", ["v1/models", "tokenize"])
     async def test_every_engine_call_has_the_routing_key(self, over_http: Served, wire: WireEngine, path: str) -> None:
         session = await over_http.session()
         await over_http.client.post(f"{session.path}/{path}", headers={"x-smg-routing-key": "mine"})
-        assert wire.requests[0].all("x-smg-routing-key") == [session.id]
+        assert wire.requests[0].all_of("x-smg-routing-key") == [session.id]
 
     async def test_turn_after_turn_is_sent_over_one_connection_each_to_its_own_prompt(
         self, over_http: Served, wire: WireEngine
@@ -231,14 +232,14 @@ class TestFromTheEngine:
         # Enough sessions that two of them share a connection pool.
         for _ in range(40):
             await raw_turn(await over_http.session())
-        assert [request.all("cookie") for request in wire.requests] == [[]] * 40
+        assert [request.all_of("cookie") for request in wire.requests] == [[]] * 40
 
     async def test_a_turn_sends_no_cookie_but_the_clients(self, over_http: Served, wire: WireEngine) -> None:
         wire.otherwise = response(headers=[("content-type", "application/json"), ("Set-Cookie", "route=a; Path=/")])
         session = await over_http.session()
         for _ in range(2):
             await raw_turn(session, "Cookie: mine=1")
-        assert [request.all("cookie") for request in wire.requests] == [["mine=1"]] * 2
+        assert [request.all_of("cookie") for request in wire.requests] == [["mine=1"]] * 2
 
     @pytest.mark.parametrize("stream", [False, True])
     async def test_a_non_200_keeps_its_bytes_and_headers(

@@ -228,6 +228,7 @@ SERVE_OPTIONS: Final = (
         "Seconds until a call to the engine is given up.",
     ),
     _setting("max_body_mb", kinds.NUMBER, "Largest request body, in MiB."),
+    _setting("max_answer_mb", kinds.NUMBER, "Largest body that the engine may answer with, in MiB; more is a 502."),
     _setting(
         "open_proxy",
         kinds.FLAG,

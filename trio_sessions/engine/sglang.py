@@ -3,59 +3,56 @@
 from __future__ import annotations
 
 import ssl
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
 from typing import Final, Self
-from zlib import crc32
 
 import httpx
 import trio
 
 from trio_sessions.engine.base import EngineAnswer, EngineCall
 from trio_sessions.engine.headers import to_engine
+from trio_sessions.engine.http import AnswerTooLarge, Limits, TrioTransport
 from trio_sessions.errors import EngineUnreachable
 
 __all__ = ["SGLangEngine"]
 
-# httpcore's pool looks at all its connections on every request, which costs more than the request itself once
-# hundreds are in flight. Sessions are therefore spread over several pools.
-_SHARDS: Final = 16
 _CONNECT_TIMEOUT_SECONDS: Final = 10.0
+_DEFAULT_ANSWER_BYTES: Final = 2**30
 # Below the five seconds of uvicorn, which engines are served by: a connection that it is about to close is not used.
 _KEEP_ALIVE_SECONDS: Final = 4.0
+# What a client says of itself, unless an agent says it. Compressing between neighbours costs more than it saves.
+_OWN_HEADERS: Final = (
+    (b"Accept", b"*/*"),
+    (b"Connection", b"keep-alive"),
+    (b"User-Agent", f"python-httpx/{httpx.__version__}".encode("ascii")),
+    (b"accept-encoding", b"identity"),
+)
 
 
 class SGLangEngine:
     """Calls one base URL. Use as an async context manager.
 
+    The transport is called without an ``httpx.AsyncClient`` around it: that would add cookies, redirects and proxies of
+    the environment, none of which is wanted between a gateway and its engine, and would cost as much as the transport.
+
     Args:
         base_url: ``http://host:port``, with or without a path.
         timeout: seconds until a call is given up, connecting included.
+        max_answer_bytes: largest body of an answer, as it is sent and decoded.
     """
 
-    def __init__(self, base_url: str, *, timeout: float) -> None:
+    def __init__(self, base_url: str, *, timeout: float, max_answer_bytes: int = _DEFAULT_ANSWER_BYTES) -> None:
         self.base_url = base_url.rstrip("/")
         self.timeout = timeout
-        self._base_path = httpx.URL(self.base_url).raw_path.decode("ascii").rstrip("/")
-        # One context for all: loading the certificate store is slow and the same for each.
-        tls: ssl.SSLContext | bool = ssl.create_default_context() if base_url.startswith("https:") else False
-        self._clients = [
-            httpx.AsyncClient(
-                # Proxies from the environment are for the outside world, not for an engine next door.
-                trust_env=False,
-                verify=tls,
-                follow_redirects=False,
-                timeout=httpx.Timeout(None, connect=min(_CONNECT_TIMEOUT_SECONDS, timeout)),
-                # Compressing between neighbours costs both of them more than it saves.
-                headers={"accept-encoding": "identity"},
-                # What one session's answer sets is nothing to another's requests.
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-                limits=httpx.Limits(
-                    max_connections=None, max_keepalive_connections=64, keepalive_expiry=_KEEP_ALIVE_SECONDS
-                ),
-            )
-            for _ in range(_SHARDS)
-        ]
+        self._url = httpx.URL(self.base_url)
+        self._base_path = self._url.raw_path.decode("ascii").rstrip("/")
+        self._timeouts = {"connect": min(_CONNECT_TIMEOUT_SECONDS, timeout)}
+        self._max_answer_bytes = max_answer_bytes
+        self._transport = TrioTransport(
+            tls=ssl.create_default_context() if base_url.startswith("https:") else None,
+            keep_alive=_KEEP_ALIVE_SECONDS,
+            limits=Limits(body_bytes=max_answer_bytes),
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,10 +60,7 @@ class SGLangEngine:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # Closing sockets must happen also when the block is left by cancellation.
-        with trio.CancelScope(shield=True):
-            for client in self._clients:
-                await client.aclose()
+        self._transport.close()
 
     async def call(self, request: EngineCall) -> EngineAnswer:
         """See ``Engine.call``."""
@@ -79,23 +73,55 @@ class SGLangEngine:
         return f"{self._base_path}/{request.path}{query}".encode("latin-1")
 
     async def _send(self, request: EngineCall) -> EngineAnswer:
-        client = self._clients[crc32(request.session_id.encode()) % _SHARDS]
         try:
-            response = await client.request(
-                request.method,
-                self.base_url,
-                # The target as it is: httpx would encode some characters of it once more.
-                extensions={"target": self._target(request)},
-                content=request.body,
-                headers=[
-                    (name.encode("latin-1"), value.encode("latin-1"))
-                    for name, value in to_engine(request.headers, session_id=request.session_id)
-                ],
+            response = await self._transport.handle_async_request(
+                httpx.Request(
+                    request.method,
+                    self._url,
+                    headers=_headers(request),
+                    content=request.body,
+                    # The target as it is: httpx would encode some characters of it once more.
+                    extensions={"target": self._target(request), "timeout": self._timeouts},
+                )
             )
+            body = await self._read(response)
+        except AnswerTooLarge as error:
+            text = f"{error}; --max-answer-mb says how much"
+            raise EngineUnreachable(type(error).__name__, text) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise EngineUnreachable(type(error).__name__, str(error)) from error
         return EngineAnswer(
             status=response.status_code,
             headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers.raw],
-            body=response.content,
+            body=body,
         )
+
+    async def _read(self, response: httpx.Response) -> bytes:
+        try:
+            if "content-encoding" not in response.headers:
+                return await response.aread()
+            return await self._decoded(response)
+        except BaseException:
+            await response.aclose()
+            raise
+
+    async def _decoded(self, response: httpx.Response) -> bytes:
+        # A little that was sent can be very much when it is decoded.
+        most = self._max_answer_bytes
+        pieces = []
+        size = 0
+        async for piece in response.aiter_bytes():
+            size += len(piece)
+            if size > most:
+                raise AnswerTooLarge(f"the answer's body has {size} bytes or more when decoded, and may have {most}")
+            pieces.append(piece)
+        return b"".join(pieces)
+
+
+def _headers(request: EngineCall) -> list[tuple[bytes, bytes]]:
+    theirs = [
+        (name.encode("latin-1"), value.encode("latin-1"))
+        for name, value in to_engine(request.headers, session_id=request.session_id)
+    ]
+    said = {name.lower() for name, _ in theirs}
+    return [*(header for header in _OWN_HEADERS if header[0].lower() not in said), *theirs]

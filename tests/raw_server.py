@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
+import h11
 import trio
 
 __all__ = ["Connection", "RawServer", "ReceivedRequest", "response", "serving"]
@@ -24,29 +28,54 @@ class ReceivedRequest:
         """The values of a header, in order."""
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
+    def json(self) -> Any:
+        return json.loads(self.body)
+
 
 @dataclass(eq=False)
 class Connection:
     """One connection, as the server sees it."""
 
-    stream: trio.SocketStream
+    stream: trio.SocketStream | trio.SSLStream[trio.SocketStream]
     _buffer: bytes = b""
 
     async def read(self) -> ReceivedRequest | None:
         """The next request, or None when the client has closed."""
-        while b"\r\n\r\n" not in self._buffer:
-            if not await self._more():
-                return None
-        head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
-        first, *lines = head.decode("latin-1").split("\r\n")
-        method, target, _ = first.split(" ")
-        headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
-        length = next((int(value) for name, value in headers if name.lower() == "content-length"), 0)
-        while len(self._buffer) < length:
-            if not await self._more():
-                return None
-        body, self._buffer = self._buffer[:length], self._buffer[length:]
-        return ReceivedRequest(method, target, headers, body)
+        parser = h11.Connection(h11.SERVER, max_incomplete_event_size=2**20)
+        if self._buffer:
+            parser.receive_data(self._buffer)
+        head: h11.Request | None = None
+        pieces = []
+        while True:
+            event = parser.next_event()
+            match event:
+                case h11.NEED_DATA:
+                    self._buffer = b""
+                    if not await self._more():
+                        return None
+                    parser.receive_data(self._buffer)
+                case h11.Request():
+                    head = event
+                case h11.Data():
+                    pieces.append(bytes(event.data))
+                case h11.EndOfMessage():
+                    assert head is not None
+                    self._buffer = parser.trailing_data[0]
+                    return ReceivedRequest(
+                        method=head.method.decode(),
+                        target=head.target.decode(),
+                        headers=[(n.decode("latin-1"), v.decode("latin-1")) for n, v in head.headers.raw_items()],
+                        body=b"".join(pieces),
+                    )
+                case _:
+                    return None
+
+    async def read_some(self) -> bytes:
+        """Whatever has come of a request; nothing when the client has closed."""
+        if not self._buffer:
+            await self._more()
+        received, self._buffer = self._buffer, b""
+        return received
 
     async def _more(self) -> bool:
         try:
@@ -64,7 +93,7 @@ class Connection:
     async def until_closed(self) -> None:
         """Wait until the client closes."""
         while await self._more():
-            pass
+            self._buffer = b""
 
 
 @dataclass(eq=False)
@@ -74,28 +103,43 @@ class RawServer:
     Attributes:
         url: where.
         connections: how many there were.
+        open: how many there are.
         requests: those answered with the same bytes, in order.
     """
 
     url: str
     connections: int = 0
+    open: int = 0
     requests: list[ReceivedRequest] = field(default_factory=list)
+
+
+Handler = Callable[[Connection], Awaitable[None]]
 
 
 @asynccontextmanager
 async def serving(
-    handler: Callable[[Connection], Awaitable[None]] | bytes, *, patience: float = 10
+    handler: Handler | bytes, *, patience: float = 10, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[RawServer]:
     """A server whose connections are each handled by ``handler``, or all answered with the same bytes.
 
     It lives for ``patience`` seconds at most, which takes a test that hangs with it.
     """
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    server = RawServer(f"http://127.0.0.1:{listener.socket.getsockname()[1]}")
+    scheme = "http" if tls is None else "https"
+    server = RawServer(f"{scheme}://127.0.0.1:{listener.socket.getsockname()[1]}")
 
     async def handle(stream: trio.SocketStream) -> None:
         server.connections += 1
-        connection = Connection(stream)
+        server.open += 1
+        try:
+            if tls is None:
+                await talk(Connection(stream))
+            elif (encrypted := await _encrypted(stream, tls)) is not None:
+                await talk(Connection(encrypted))
+        finally:
+            server.open -= 1
+
+    async def talk(connection: Connection) -> None:
         if not isinstance(handler, bytes):
             await handler(connection)
             return
@@ -115,6 +159,16 @@ async def serving(
             nursery.cancel_scope.cancel()
     if raised is not None:
         raise raised
+
+
+async def _encrypted(stream: trio.SocketStream, tls: ssl.SSLContext) -> trio.SSLStream[trio.SocketStream] | None:
+    """The encrypted stream, unless the client does not want it."""
+    encrypted = trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
+    try:
+        await encrypted.do_handshake()
+    except trio.BrokenResourceError:
+        return None
+    return encrypted
 
 
 def response(body: bytes = b"{}", *, status: str = "200 OK", headers: tuple[tuple[str, str], ...] = ()) -> bytes:
