@@ -17,6 +17,7 @@ import trio
 from trio_sessions.config import Settings
 from trio_sessions.engine.sglang import SGLangEngine
 from trio_sessions.hosting import AppServer, WholeRequests, bind, url_of
+from trio_sessions.process import settle
 from trio_sessions.render.base import Renderer
 from trio_sessions.render.load import load_renderer
 from trio_sessions.service.gateway import Gateway
@@ -74,6 +75,7 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[Running] = t
                     instance_id=gateway.instance_id,
                     family=renderer.name,
                 )
+                settle()
                 _log.info("serving", base_url=running.base_url, engine=engine_url, family=renderer.name)
                 task_status.started(running)
                 await stop.wait()

@@ -29,8 +29,7 @@ _NO_CONTENT: Final = (
 _MAX_TOKEN_ID: Final = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Completion:
+class Completion(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What the engine sampled on one turn.
 
     Attributes:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from tests.core.samples.grown import Grown, Step, grown, line_of
 from trio_sessions.core.boundary import BoundaryEvent
@@ -152,7 +153,7 @@ def test_only_so_much_of_a_tail_may_be_replaced():
 def test_the_last_turn_is_never_trimmed():
     forest = line_of(Step(suffix=[1], output=[1000, 1001]))
     (checkpoint,) = forest.checkpoints
-    other = replace(checkpoint.completion, token_ids=np.array([1000, 1002], dtype=np.int32))
+    other = structs.replace(checkpoint.completion, token_ids=np.array([1000, 1002], dtype=np.int32))
     with pytest.raises(SampleAssemblyFailed, match=r"^trim_count 1 exceeds allowed=0 \(is_last=True, max_trim"):
         assemble([replace(checkpoint, completion=other)], forest.rules())
 
@@ -355,7 +356,7 @@ def test_null_is_absence():
 def test_an_answer_that_is_none_is_refused(response):
     forest = line_of(Step())
     (checkpoint,) = forest.checkpoints
-    broken = replace(checkpoint, record=replace(checkpoint.record, response=response))
+    broken = replace(checkpoint, record=structs.replace(checkpoint.record, response=response))
     with pytest.raises(SampleAssemblyFailed, match=r"^record 0 holds "):
         assemble([broken], forest.rules())
 

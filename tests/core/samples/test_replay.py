@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from tests.core.samples.grown import INDEXER_LAYERS, LAYERS, TOP_K, Grown, Step, line_of, packed, rows
 from trio_sessions.core.samples import Sample, assemble
@@ -59,7 +60,7 @@ def test_a_spelled_out_slash_is_a_slash():
     (checkpoint,) = forest.checkpoints
     response = checkpoint.record.response.replace(payload.encode(), payload.replace("/", "\\/").encode())
     assert response != checkpoint.record.response
-    respelled = replace(checkpoint, record=replace(checkpoint.record, response=response))
+    respelled = replace(checkpoint, record=structs.replace(checkpoint.record, response=response))
     sample = assemble([respelled], forest.rules())
     assert sample is not None
     assert (sample.rollout_routed_experts == -1).all()
@@ -156,7 +157,7 @@ def test_added_rows_are_put_together():
 def test_added_rows_behind_the_sample_are_not_read():
     forest = added({}, {}, {"routed_experts": None})
     forest.checkpoints[1] = replace(
-        forest.checkpoints[1], completion=replace(forest.checkpoints[1].completion, finish_reason="length")
+        forest.checkpoints[1], completion=structs.replace(forest.checkpoints[1].completion, finish_reason="length")
     )
     sample = sample_of(forest)
     assert (len(sample.tokens), sample.status) == (4, "truncated")

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -24,8 +25,8 @@ __all__ = ["Attachment", "Checkpoint", "History", "TurnRecord", "path_of"]
 Message = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TurnRecord:
+# What a session holds has no cycles, so the garbage collector need not go through all of it again and again.
+class TurnRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The facts of one committed turn that the checkpoint does not already hold.
 
     Attributes:
