@@ -33,6 +33,7 @@ TurnOutcome = Literal[
 ]
 
 _ENGINE_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+_LAG_BUCKETS: Final = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
 _OVERHEAD_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
 
 
@@ -56,6 +57,12 @@ class Metrics:
             "trio_sessions_overhead_seconds",
             "Time the gateway added to an answered turn.",
             buckets=_OVERHEAD_BUCKETS,
+            registry=self.registry,
+        )
+        self.loop_lag_seconds = Histogram(
+            "trio_sessions_loop_lag_seconds",
+            "How late the event loop was whenever a task wanted to run, looked at every 20 ms.",
+            buckets=_LAG_BUCKETS,
             registry=self.registry,
         )
         self.sessions_open = Gauge("trio_sessions_sessions_open", "Sessions that exist.", registry=self.registry)

@@ -8,6 +8,8 @@ import sys
 from contextlib import suppress
 from typing import Final
 
+from trio_sessions.core.token_text import prepare_table
+
 __all__ = ["settle"]
 
 # Turns make few cycles and many objects: the young generation is looked through every so many of them, not every 700.
@@ -21,6 +23,7 @@ def settle() -> None:
 
     Call it once, when everything is loaded.
     """
+    prepare_table()
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)

@@ -21,6 +21,7 @@ from trio_sessions.process import settle
 from trio_sessions.render.base import Renderer
 from trio_sessions.render.load import load_renderer
 from trio_sessions.service.gateway import Gateway
+from trio_sessions.service.watchdog import watch_loop
 from trio_sessions.web.app import create_app
 
 __all__ = ["Running", "gateway_app", "serve"]
@@ -69,6 +70,7 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[Running] = t
                 server = AppServer(gateway_app(gateway), listener)
                 await services.start(_watch_signals, stop, services.cancel_scope)
                 await services.start(server.run)
+                services.start_soon(watch_loop, gateway.metrics)
                 running = Running(
                     base_url=url_of(listener),
                     engine_url=engine_url,

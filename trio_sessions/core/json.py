@@ -76,12 +76,14 @@ def compact(raw: bytes) -> bytes:
             raw.decode()  # formatting passes text through unchecked
         formatted = msgspec.json.format(raw, indent=-1)
         # Only strings are spelled anew; what is between them, numbers and repeated keys included, stays.
-        escapes = b"\\" in raw and (b"\\u" in raw or b"\\/" in raw)
-        return _STRING.sub(_unescaped, formatted) if escapes else formatted
+        if b"\\" in raw and (b"\\u" in raw or b"\\/" in raw):
+            formatted = _STRING.sub(_unescaped, formatted)
     except RecursionError:
         raise InvalidJSON("nested too deeply") from None
     except (ValueError, msgspec.MsgspecError) as error:
         raise InvalidJSON(str(error)) from None
+    # Where nothing was to do, there need not be two of it.
+    return raw if formatted == raw else formatted
 
 
 def _unescaped(match: re.Match[bytes]) -> bytes:

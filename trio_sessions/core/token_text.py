@@ -11,7 +11,7 @@ import numpy.typing as npt
 from trio_sessions.core import json
 from trio_sessions.core.tokens import TokenIds
 
-__all__ = ["encode_token_ids"]
+__all__ = ["encode_token_ids", "prepare_table"]
 
 # Below this many ids the detour over a table costs more than it saves.
 _MANY: Final = 4096
@@ -25,10 +25,11 @@ def encode_token_ids(ids: TokenIds) -> bytes:
     if len(ids) < _MANY or ids.max() >= _TABLE_SIZE or ids.min() < 0:
         return json.encode(ids.tolist())
     # Each id with its comma has a place as wide as the widest; what is not used of a place is NUL.
-    text = _table()[ids].tobytes().translate(None, _NUL)
+    text = prepare_table()[ids].tobytes().translate(None, _NUL)
     return b"[%b]" % text[:-1]
 
 
 @lru_cache(maxsize=1)
-def _table() -> npt.NDArray[np.bytes_]:
+def prepare_table() -> npt.NDArray[np.bytes_]:
+    """The table, which takes about as long as a long prompt; a server makes it before it has to hurry."""
     return np.array([b"%d," % token_id for token_id in range(_TABLE_SIZE)])

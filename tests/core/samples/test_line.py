@@ -150,23 +150,6 @@ def test_only_so_much_of_a_tail_may_be_replaced():
     )
 
 
-def test_the_last_turn_is_never_trimmed():
-    forest = line_of(Step(suffix=[1], output=[1000, 1001]))
-    (checkpoint,) = forest.checkpoints
-    other = structs.replace(checkpoint.completion, token_ids=np.array([1000, 1002], dtype=np.int32))
-    with pytest.raises(SampleAssemblyFailed, match=r"^trim_count 1 exceeds allowed=0 \(is_last=True, max_trim"):
-        assemble([replace(checkpoint, completion=other)], forest.rules())
-
-
-def test_the_accumulated_sequence_must_be_consumed():
-    forest = two_turns()
-    leaf = forest.checkpoints[-1]
-    longer = replace(leaf, tokens=leaf.prompt.extend([*leaf.tokens.tail.tolist(), 99]))
-    with pytest.raises(SampleAssemblyFailed) as caught:
-        assemble([forest.checkpoints[0], longer], forest.rules())
-    assert str(caught.value) == "cursor 7 != len(accumulated_token_ids) 8 after processing all 2 records"
-
-
 def test_a_turn_must_start_with_the_turn_before():
     forest = grown(Step(suffix=[1, 2], output=[1000]), Step(suffix=[1, 3], output=[1000, 1001]))
     with pytest.raises(SampleAssemblyFailed, match=r"^record 1 must start with the tokens of record 0"):

@@ -156,9 +156,7 @@ def test_added_rows_are_put_together():
 
 def test_added_rows_behind_the_sample_are_not_read():
     forest = added({}, {}, {"routed_experts": None})
-    forest.checkpoints[1] = replace(
-        forest.checkpoints[1], completion=structs.replace(forest.checkpoints[1].completion, finish_reason="length")
-    )
+    forest.checkpoints[1] = replace(forest.checkpoints[1], finish_reason="length")
     sample = sample_of(forest)
     assert (len(sample.tokens), sample.status) == (4, "truncated")
     assert np.array_equal(sample.rollout_routed_experts, rows(forest.paths[1], 0, LAYERS, 7))

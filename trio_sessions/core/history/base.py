@@ -61,7 +61,9 @@ class Checkpoint:
         synthetic: how many ids directly after the parent's close a turn that was left open; never trained.
         rendered_with: the tools and kwargs of the turn; the parent's object where they are the same.
         events: what was declared at the seam between the parent and this turn.
-        completion: what the engine sampled.
+        log_probs: of the sampled ids, float64, shape (n,).
+        finish_reason: as the engine gave it, or None.
+        response_id: the answer's ``id``, or None.
         record: the turn's facts for the trainer.
         message_count: messages on the whole path.
         depth: checkpoints on the whole path, this one included.
@@ -73,7 +75,9 @@ class Checkpoint:
     synthetic: int
     rendered_with: RenderedWith
     events: tuple[BoundaryEvent, ...]
-    completion: Completion
+    log_probs: npt.NDArray[np.float64]
+    finish_reason: str | None
+    response_id: str | None
     record: TurnRecord
     message_count: int = field(init=False)
     depth: int = field(init=False)
@@ -93,6 +97,11 @@ class Checkpoint:
     def prompt_length(self) -> int:
         """How many leading ids of ``tokens`` are the prompt; the rest was sampled."""
         return self.tokens.keep
+
+    @property
+    def sampled_ids(self) -> TokenIds:
+        """The ids that the engine sampled, int32, shape (n,)."""
+        return self.tokens.tail
 
     @property
     def kept(self) -> int:
@@ -234,7 +243,9 @@ class Attachment:
             synthetic=synthetic,
             rendered_with=rendered_with,
             events=events,
-            completion=completion,
+            log_probs=completion.log_probs,
+            finish_reason=completion.finish_reason,
+            response_id=completion.response_id,
             record=record,
         )
 

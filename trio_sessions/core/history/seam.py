@@ -87,7 +87,7 @@ def decide_seam(
     kwargs = base.rendered_with.kwargs_changed_to(rendered_with)
     if (tools or kwargs) and policy.on_tools_change == "branch":
         return Seam(attachment.at_new_root(request), rendered_with)
-    if policy.on_truncated == "refuse" and base.completion.finish_reason == _TRUNCATED:
+    if policy.on_truncated == "refuse" and base.finish_reason == _TRUNCATED:
         raise TruncatedGeneration(
             f"truncated generation cannot be extended: message {base.message_count - 1} ended at the length limit; "
             "send the request before it again, with more room, or serve with --on-truncated close"

@@ -82,9 +82,9 @@ class Forest:
                     parent=None if checkpoint.parent is None else numbers[checkpoint.parent],
                     checkpoint=checkpoint,
                     seq=index,
-                    truncated=checkpoint.completion.finish_reason == "length",
+                    truncated=checkpoint.finish_reason == "length",
                     committed_at=checkpoint.record.timestamp,
-                    response_id=checkpoint.completion.response_id or "",
+                    response_id=checkpoint.response_id or "",
                 )
                 for index, checkpoint in enumerate(checkpoints)
             ),

@@ -101,30 +101,25 @@ def assemble(
 
 
 def _aligned(turns: Sequence[Turn], max_trim_tokens: int) -> list[_Piece]:
-    """Every turn with as much of its output as the leaf still holds."""
+    """Every turn with as much of its output as the leaf still holds.
+
+    A leaf's ids are its prompt and its own output, which is therefore held whole.
+    """
     accumulated = turns[-1].checkpoint.tokens.materialize()
     pieces = []
-    cursor = 0
-    for index, turn in enumerate(turns):
-        is_last = index == len(turns) - 1
-        output = turn.checkpoint.completion.token_ids
+    for turn in turns:
+        output = turn.checkpoint.sampled_ids
         cursor = turn.prompt_length
         matched = common_prefix_length(output, accumulated[cursor : cursor + len(output)])
-        trimmed, allowed = len(output) - matched, 0 if is_last else max_trim_tokens
-        if trimmed > allowed:
+        trimmed = len(output) - matched
+        if trimmed > max_trim_tokens:
             raise SampleAssemblyFailed(
-                f"trim_count {trimmed} exceeds allowed={allowed} "
-                f"(is_last={is_last}, max_trim_tokens={max_trim_tokens}); "
+                f"trim_count {trimmed} exceeds allowed={max_trim_tokens} "
+                f"(is_last=False, max_trim_tokens={max_trim_tokens}); "
                 f"output_ids[-3:]={output[-3:].tolist()}, "
                 f"accumulated[cursor:cursor+3]={accumulated[cursor : cursor + 3].tolist()}"
             )
         pieces.append(_Piece(turn, matched, turn.status))
-        cursor += matched
-    if cursor != len(accumulated):
-        raise SampleAssemblyFailed(
-            f"cursor {cursor} != len(accumulated_token_ids) {len(accumulated)} "
-            f"after processing all {len(turns)} records"
-        )
     return pieces
 
 
@@ -189,7 +184,7 @@ def _sample(pieces: Sequence[_Piece], rules: AssemblyRules, left_out: _LeftOut) 
             texts.append(_text(ids[before:begin], rules))
         texts.append(_text(ids[begin:end], rules))
         loss_mask[begin - start : end - start] = 1
-        log_probs[begin - start : end - start] = piece.turn.checkpoint.completion.log_probs[: piece.kept]
+        log_probs[begin - start : end - start] = piece.turn.checkpoint.log_probs[: piece.kept]
         before = end
     rows = max(len(ids) - 1, 0)
     metadata: dict[str, Any] = {

@@ -74,7 +74,7 @@ class Turn:
     @property
     def output_length(self) -> int:
         """How many ids were sampled."""
-        return len(self.checkpoint.completion.token_ids)
+        return len(self.checkpoint.sampled_ids)
 
 
 class _Version(msgspec.Struct, gc=False):
@@ -136,9 +136,9 @@ def _read(checkpoint: Checkpoint, index: int) -> Turn:
     named = None if meta.weight_version is None else str(meta.weight_version)
     return Turn(
         checkpoint=checkpoint,
-        status=_STATUS.get(checkpoint.completion.finish_reason, "pending"),
+        status=_STATUS.get(checkpoint.finish_reason, "pending"),
         weight_version=named,
-        version_spans=_version_spans(meta, named, len(checkpoint.completion.token_ids), index),
+        version_spans=_version_spans(meta, named, len(checkpoint.sampled_ids), index),
         cached_tokens=meta.cached_tokens or 0,
         prompt_tokens=meta.prompt_tokens or 0,
         latency=meta.e2e_latency,
