@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks import proxy, versus
+from benchmarks import loop, primitives, proxy, samples, tokenization, versus
 from benchmarks.figures import Table
 from benchmarks.options import Options
 
@@ -32,6 +32,10 @@ class Part:
 
 
 PARTS: Final = (
+    Part("tokenize", "rendering everything against only what is new", tokenization.measure),
+    Part("primitives", "the pure functions of a turn, by size", primitives.measure),
+    Part("loop", "how long the event loop stands still while long texts are encoded", loop.measure),
+    Part("samples", "how long it stands still while samples are assembled", samples.measure),
     Part("proxy", "turns through the gateway: time, processor time, memory", proxy.measure),
     Part("peer", "the same beside a server of the usual build, with ratios", versus.measure),
 )

@@ -74,7 +74,6 @@ class _Generator:
         self._job = job
         self._load = job.load
         self._added_ms: list[float] = []
-        self._body_bytes = 0
         self._peak = 0.0
         at_once = self._load.in_flight or self._load.sessions
         self._seats = asyncio.Semaphore(at_once)
@@ -104,7 +103,6 @@ class _Generator:
             rss_before_mib=before,
             rss_after_mib=after,
             rss_peak_mib=max(self._peak, after),
-            body_bytes=self._body_bytes,
             cpu_ms_by_turn=[seconds * 1000 / load.sessions for seconds in self._cpu_by_turn],
         )
 
@@ -119,7 +117,6 @@ class _Generator:
                     added = await session.turn(connection)
                 self._added_ms.append(added * 1000)
             await connection.close()
-            self._body_bytes = max(self._body_bytes, session.body_bytes)
 
     @contextmanager
     def _counted(self, turn: int) -> Iterator[None]:
@@ -158,7 +155,6 @@ class _Session:
         author = {"role": "tool", "tool_call_id": "call_0"} if load.answer_ids >= SMALLEST_CALL else {"role": "user"}
         self._appended = msgspec.json.encode({**author, "content": _text(load.appended_chars)})
         self._expected = len(answer_parts(load.answer_ids)[0]) // 2
-        self.body_bytes = 0
 
     async def turn(self, connection: Connection) -> float:
         """Send the history and append to it; seconds beyond what the engine took."""
@@ -166,7 +162,6 @@ class _Session:
         began = time.perf_counter()
         answer = await connection.request("POST", f"{self._path}/v1/chat/completions", body=body, headers=self._headers)
         seconds = time.perf_counter() - began
-        self.body_bytes = len(body)
         said = _chat.decode(_good(answer).body).choices[0].message
         # A server that answers less does less, and one that sends the replay payload on does something else.
         if len(answer.body) < self._expected or b'"routed_experts"' in answer.body:

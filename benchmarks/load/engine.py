@@ -118,7 +118,7 @@ def answer_parts(ids: int) -> tuple[bytes, bytes]:
         "weight_version": "1",
         "completion_tokens": ids,
         "cached_tokens": 0,
-        "output_token_logprobs": [[round(-draw.random(), 6), id_, None] for id_ in sampled],
+        "output_token_logprobs": [[_log_prob(draw), id_, None] for id_ in sampled],
     }
     answer = {
         "id": "chatcmpl-bench",
@@ -146,6 +146,11 @@ def answer_parts(ids: int) -> tuple[bytes, bytes]:
     return encoded[:cut], encoded[cut:]
 
 
+def _log_prob(draw: random.Random) -> float:
+    # A float32 in all its digits, as engines write them.
+    return -float(np.float32(draw.random()))
+
+
 def routing_payload(size: int) -> bytes:
     """Base64 of ``size`` bytes of experts, as int32."""
     whole, rest = divmod(size, 3)
@@ -156,8 +161,8 @@ def routing_payload(size: int) -> bytes:
 
 @cache
 def _experts() -> bytes:
-    # Enough for 40,000 tokens of 512 bytes.
-    rows = np.random.default_rng(0).integers(0, 128, size=40_000 * 128, dtype=np.int32)
+    # Enough for 50,000 tokens of 384 bytes.
+    rows = np.random.default_rng(0).integers(0, 128, size=50_000 * 96, dtype=np.int32)
     return base64.b64encode(rows.tobytes()[: rows.nbytes - rows.nbytes % 3])
 
 

@@ -19,9 +19,10 @@ __all__ = ["ProcessFailed", "Stopped", "run_async", "running", "talk"]
 _T = TypeVar("_T")
 
 _START_SECONDS: Final = 60
-_STOP_SECONDS: Final = 10
+_STOP_SECONDS: Final = 5
 _URL: Final = re.compile(r"http://[\w.]+:\d+")
-_KEPT_LINES: Final = 200
+_KEPT_PIECES: Final = 2000
+_LAST_WORDS_SECONDS: Final = 1.0
 
 
 class ProcessFailed(RuntimeError):
@@ -40,6 +41,32 @@ class Stopped(BaseException):
         self.status = 128 + number
 
 
+class _LastWords:
+    """What a process wrote last; ``str`` gives it as text."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[bytes] = deque(maxlen=_KEPT_PIECES)
+        self._complete = trio.Event()
+
+    def __str__(self) -> str:
+        return b"".join(self._pieces).decode(errors="replace").strip()
+
+    async def collect(self, stream: trio.abc.ReceiveStream) -> None:
+        """Read a stream to its end."""
+        async for piece in stream:
+            self._pieces.append(bytes(piece))
+
+    async def collect_errors(self, stream: trio.abc.ReceiveStream) -> None:
+        """The same; behind the end of standard error comes nothing."""
+        await self.collect(stream)
+        self._complete.set()
+
+    async def complete(self) -> None:
+        """Wait for what an ended process has written; what it started may hold the stream open, so not for long."""
+        with trio.move_on_after(_LAST_WORDS_SECONDS):
+            await self._complete.wait()
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
     """A server.
@@ -51,6 +78,11 @@ class Running:
 
     pid: int
     url: str
+    _last_words: _LastWords
+
+    def said(self) -> str:
+        """The last that it wrote to stdout or stderr."""
+        return str(self._last_words)
 
 
 def run_async(function: Callable[[], Awaitable[_T]]) -> _T:
@@ -105,14 +137,15 @@ async def running(command: Sequence[str], *, what: str) -> AsyncIterator[Running
         with trio.move_on_after(_START_SECONDS):
             url = await _url(process.stdout)
         if not url:
-            await trio.sleep(0.1)  # for its last words to arrive
-            raise ProcessFailed(f"{what} did not start:\n{_text(last_words)}")
+            await last_words.complete()
+            raise ProcessFailed(f"{what} did not start:\n{last_words}")
         async with trio.open_nursery() as nursery:
             # What nobody reads would stop it one day.
-            nursery.start_soon(_collect, process.stdout, last_words)
-            yield Running(pid=process.pid, url=url)
+            nursery.start_soon(last_words.collect, process.stdout)
+            yield Running(process.pid, url, last_words)
             if process.poll() is not None:
-                raise ProcessFailed(f"{what} ended with status {process.returncode}:\n{_text(last_words)}")
+                await last_words.complete()
+                raise ProcessFailed(f"{what} ended with status {process.returncode}:\n{last_words}")
             nursery.cancel_scope.cancel()
 
 
@@ -134,6 +167,7 @@ async def talk(
     Raises:
         ProcessFailed: it ended with another status than 0.
     """
+    line = b""
     async with _started(command) as (process, last_words):
         assert process.stdin is not None
         assert process.stdout is not None
@@ -144,7 +178,6 @@ async def talk(
             await until.wait()
         await process.stdin.aclose()
         rest = b""
-        line = b""
         async for chunk in process.stdout:
             *lines, rest = (rest + chunk).split(b"\n")
             for complete in lines:
@@ -152,14 +185,15 @@ async def talk(
                     on_line(line)
                 line = complete
         status = await process.wait()
-        if status:
-            raise ProcessFailed(f"{what} ended with status {status}:\n{_text(last_words)}")
-        return line
+        await last_words.complete()
+    if status:
+        raise ProcessFailed(f"{what} ended with status {status}:\n{last_words}")
+    return line
 
 
 @asynccontextmanager
-async def _started(command: Sequence[str]) -> AsyncIterator[tuple[trio.Process, deque[bytes]]]:
-    last_words: deque[bytes] = deque(maxlen=_KEPT_LINES)
+async def _started(command: Sequence[str]) -> AsyncIterator[tuple[trio.Process, _LastWords]]:
+    last_words = _LastWords()
     # Cancellation must not fall between the start and the block that stops it.
     with trio.CancelScope(shield=True):
         process = await trio.lowlevel.open_process(
@@ -173,7 +207,7 @@ async def _started(command: Sequence[str]) -> AsyncIterator[tuple[trio.Process, 
     try:
         async with trio.open_nursery() as nursery:
             assert process.stderr is not None
-            nursery.start_soon(_collect, process.stderr, last_words)
+            nursery.start_soon(last_words.collect_errors, process.stderr)
             yield process, last_words
             nursery.cancel_scope.cancel()
     finally:
@@ -206,12 +240,3 @@ async def _url(stdout: trio.abc.ReceiveStream) -> str:
         if found := _URL.search(whole):
             return found.group()
     return ""
-
-
-async def _collect(stream: trio.abc.ReceiveStream, lines: deque[bytes]) -> None:
-    async for chunk in stream:
-        lines.append(bytes(chunk))
-
-
-def _text(lines: deque[bytes]) -> str:
-    return b"".join(lines).decode(errors="replace").strip()

@@ -33,8 +33,8 @@ class Load:
     turns: int
     in_flight: int | None = None
     answer_ids: int = 128
-    appended_chars: int = 400
-    prompt_chars: int = 2000
+    appended_chars: int = 250
+    prompt_chars: int = 600
     engine_seconds: float = 0.0
     routing_bytes: int = 0
     weighed: bool = False
@@ -70,7 +70,6 @@ class Outcome:
         rss_before_mib: resident memory of the server before the first turn.
         rss_after_mib: after the last turn, while the sessions are still there.
         rss_peak_mib: the most that was seen in between.
-        body_bytes: of the largest request.
         cpu_ms_by_turn: mean over sessions of the processor time that turn 1, 2, ... cost; empty where sessions overlap.
     """
 
@@ -82,7 +81,6 @@ class Outcome:
     rss_before_mib: float
     rss_after_mib: float
     rss_peak_mib: float
-    body_bytes: int
     cpu_ms_by_turn: list[float] = field(default_factory=list)
 
 

@@ -12,14 +12,14 @@ import msgspec
 import trio
 
 from benchmarks.load.proc import pids_of_session, rss_mib
-from benchmarks.load.processes import running, talk
+from benchmarks.load.processes import ProcessFailed, Running, running, talk
 from benchmarks.load.shapes import Job, Load, Outcome, Probe
 from benchmarks.options import Show
 from benchmarks.tokenizers import qwen3_tokenizer
 
 __all__ = ["GATEWAY", "PEER", "Run", "Server", "Stack", "collect", "stack"]
 
-_WARM_UP: Final = Load(name="warm-up", sessions=2, turns=4, routing_bytes=16)
+_WARM_UP: Final = Load(name="warm-up", sessions=2, turns=4, routing_bytes=384)
 _GIVE_UP_SECONDS: Final = 300.0
 
 
@@ -36,13 +36,13 @@ class Server:
     command: tuple[str, ...]
 
 
-# Both with the same tokenizer, both quiet, both asking the engine for routing replay.
+# Both with the same tokenizer, both quiet, both asking the engine for routing replay and writing tools as they come.
 _PYTHON: Final = (sys.executable, "-m")
 GATEWAY: Final = Server(
     "gateway",
     (
         *(*_PYTHON, "trio_sessions.cli", "serve", "--port", "0", "--log-level", "error"),
-        *("--routing-replay", "--num-layers", "16", "--tokenizer", str(qwen3_tokenizer())),
+        *("--routing-replay", "--num-layers", "12", "--tokenizer", str(qwen3_tokenizer()), "--tools-as", "given"),
     ),
 )
 PEER: Final = Server("peer", (*_PYTHON, "benchmarks.peer", "--tokenizer", str(qwen3_tokenizer())))
@@ -67,13 +67,13 @@ class Stack:
 
     Attributes:
         name: of the server.
-        url: of the server.
-        pids: of its processes.
+        server: the process that was started.
+        pids: of all its processes.
         rss_idle_mib: its resident memory before it had served anything.
     """
 
     name: str
-    url: str
+    server: Running
     pids: Sequence[int]
     rss_idle_mib: float
 
@@ -83,13 +83,16 @@ class Stack:
         Raises:
             ProcessFailed: a turn failed, or it took too long.
         """
-        job = Job(load=load, url=self.url, pids=list(self.pids), give_up_seconds=_GIVE_UP_SECONDS)
-        last = await talk(
-            (*_PYTHON, "benchmarks.load.client"),
-            what=f"the load {load.name!r} on the {self.name}",
-            send=msgspec.json.encode(job),
-            on_line=lambda line: show.done(int(line)),
-        )
+        job = Job(load=load, url=self.server.url, pids=list(self.pids), give_up_seconds=_GIVE_UP_SECONDS)
+        try:
+            last = await talk(
+                (*_PYTHON, "benchmarks.load.client"),
+                what=f"the load {load.name!r} on the {self.name}",
+                send=msgspec.json.encode(job),
+                on_line=lambda line: show.done(int(line)),
+            )
+        except ProcessFailed as failed:
+            raise ProcessFailed(f"{failed}\n\nthe {self.name} said:\n{self.server.said()}") from failed
         return Run(outcome=msgspec.json.decode(last, type=Outcome), rss_idle_mib=self.rss_idle_mib)
 
     async def drive_and_probe(self, load: Load, show: Show) -> tuple[Run, Probe]:
@@ -100,7 +103,7 @@ class Stack:
 
         async def probe() -> None:
             last = await talk(
-                (*_PYTHON, "benchmarks.load.prober", self.url),
+                (*_PYTHON, "benchmarks.load.prober", self.server.url),
                 what="the prober",
                 send=b"",
                 on_line=lambda _: None,
@@ -124,7 +127,7 @@ async def stack(server: Server, show: Show) -> AsyncIterator[Stack]:
         running((*server.command, "--engine", engine.url), what=f"the {server.name}") as started,
     ):
         pids = pids_of_session(started.pid)
-        ready = Stack(name=server.name, url=started.url, pids=pids, rss_idle_mib=rss_mib(pids))
+        ready = Stack(name=server.name, server=started, pids=pids, rss_idle_mib=rss_mib(pids))
         await ready.drive(_WARM_UP, show)
         yield ready
 
