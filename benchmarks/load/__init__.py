@@ -1,0 +1,1 @@
+"""Load for a session server: an engine that costs almost nothing, clients, and what they cost the server."""
