@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         Scope,
     )
 
-__all__ = ["AppServer", "WholeRequests", "bind", "hypercorn_config", "url_of"]
+__all__ = ["AppServer", "WholeRequests", "bind", "hypercorn_config", "listen", "url_of"]
 
 # Turns are drained before the server stops; what is left then are requests that answer at once.
 _CONNECTION_GRACE_SECONDS: Final = 3.0
@@ -72,6 +72,19 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise _address_in_use(host, port, error) from error
     return listener
+
+
+def listen(listener: socket.socket) -> None:
+    """Let clients connect to a bound socket; a second time is harmless.
+
+    Raises:
+        AddressInUse: another process was bound to the same address, and listened first.
+    """
+    try:
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        host, port = listener.getsockname()[:2]
+        raise _address_in_use(host, port, error) from error
 
 
 def _address_in_use(host: str, port: int, error: Exception) -> AddressInUse:
@@ -122,12 +135,7 @@ class AppServer:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Answer requests until ``stop``; ``task_status`` is told once they are answered."""
-        try:
-            self._listener.listen(_BACKLOG)
-        except OSError as error:
-            # Another process was bound to the same address, and listened first.
-            host, port = self._listener.getsockname()[:2]
-            raise _address_in_use(host, port, error) from error
+        listen(self._listener)
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener))
         try:
             await self._serve(listener, task_status)

@@ -7,9 +7,10 @@ instead of leaving one that listens and can do nothing.
 from __future__ import annotations
 
 import signal
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
@@ -22,7 +23,18 @@ from trio_sessions.render.load import load_renderer
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.web.app import create_app
 
-__all__ = ["Running", "gateway_app", "serve"]
+if TYPE_CHECKING:
+    from hypercorn.typing import ASGIFramework
+
+__all__ = [
+    "Running",
+    "answer_until",
+    "gateway_app",
+    "load_renderer_of",
+    "run_embedded_engine",
+    "serve",
+    "watch_signals",
+]
 
 _BODY_TIMEOUT_SECONDS: Final = 60.0
 
@@ -38,65 +50,113 @@ class Running:
         engine_url: the engine it asks.
         instance_id: as in ``GET /health``.
         family: name of the renderer in use.
+        worker_urls: where each worker listens for itself; empty without workers.
     """
 
     base_url: str
     engine_url: str
     instance_id: str
     family: str
+    worker_urls: tuple[str, ...] = ()
 
 
 async def serve(settings: Settings, *, task_status: trio.TaskStatus[Running] = trio.TASK_STATUS_IGNORED) -> None:
     """Serve until SIGTERM or SIGINT, then drain: running turns get ``settings.drain_timeout`` seconds.
 
-    A second signal stops at once. ``task_status`` is told once requests are answered.
+    In this process, whatever ``settings.workers`` says; ``trio_sessions.workers`` has the other way. A second signal
+    stops at once. ``task_status`` is told once requests are answered.
 
     Raises:
         ConfigurationError: the address, the tokenizer, the template or the matcher cannot be used.
         ExceptionGroup: a service crashed.
     """
     with bind(settings.host, settings.port) as listener:
-        # Abandoned, so that Ctrl-C need not wait for a hub that does not answer.
-        renderer = await trio.to_thread.run_sync(partial(_load_renderer, settings), abandon_on_cancel=True)
+        renderer = await load_renderer_of(settings)
         async with trio.open_nursery() as services:
-            engine_url = settings.engine or await services.start(_run_embedded_engine, settings)
+            engine_url = settings.engine or await services.start(run_embedded_engine, settings)
             async with SGLangEngine(engine_url, timeout=settings.engine_timeout) as engine:
                 gateway = Gateway(settings, engine=engine, renderer=renderer)
                 stop = trio.Event()
                 server = AppServer(gateway_app(gateway), listener)
-                await services.start(_watch_signals, stop, services.cancel_scope)
-                await services.start(server.run)
+                await services.start(watch_signals, stop, services.cancel_scope)
                 running = Running(
                     base_url=url_of(listener),
                     engine_url=engine_url,
                     instance_id=gateway.instance_id,
                     family=renderer.name,
                 )
-                _log.info("serving", base_url=running.base_url, engine=engine_url, family=renderer.name)
-                task_status.started(running)
-                await stop.wait()
-                _log.info("draining", timeout=settings.drain_timeout)
-                await gateway.registry.drain(grace=settings.drain_timeout)
-                await server.stop()
+
+                def answering() -> None:
+                    _log.info("serving", base_url=running.base_url, engine=engine_url, family=renderer.name)
+                    task_status.started(running)
+
+                async def drain() -> None:
+                    _log.info("draining", timeout=settings.drain_timeout)
+                    await gateway.registry.drain(grace=settings.drain_timeout)
+
+                await answer_until(stop, [server], answering=answering, drain=drain)
             services.cancel_scope.cancel()
     _log.info("stopped")
 
 
-def gateway_app(gateway: Gateway) -> WholeRequests:
-    """The ASGI application of a gateway, its requests whole and within the limits of its settings."""
+async def answer_until(
+    stop: trio.Event,
+    servers: Sequence[AppServer],
+    *,
+    answering: Callable[[], None],
+    drain: Callable[[], Awaitable[None]],
+) -> None:
+    """Run ``servers`` until ``stop`` is set, and end them in good order.
+
+    Args:
+        stop: set when it is time to end.
+        servers: all of the same gateway.
+        answering: called once requests are answered on all.
+        drain: ends what runs, while requests are still answered.
+    """
+    async with trio.open_nursery() as services:
+        for server in servers:
+            await services.start(server.run)
+        answering()
+        await stop.wait()
+        await drain()
+        for server in servers:
+            services.start_soon(server.stop)
+
+
+def gateway_app(
+    gateway: Gateway, *, behind: Callable[[ASGIFramework], ASGIFramework] = lambda app: app
+) -> WholeRequests:
+    """The ASGI application of a gateway, its requests whole and within the limits of its settings.
+
+    Args:
+        gateway: what serves the sessions.
+        behind: wraps the application in one that gets the whole requests first.
+    """
     return WholeRequests(
-        create_app(gateway), max_body_bytes=gateway.settings.max_body_bytes, body_timeout=_BODY_TIMEOUT_SECONDS
+        behind(create_app(gateway)), max_body_bytes=gateway.settings.max_body_bytes, body_timeout=_BODY_TIMEOUT_SECONDS
     )
 
 
-async def _run_embedded_engine(
+async def run_embedded_engine(
     settings: Settings, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
 ) -> None:
+    """Serve the embedded engine, with the tokenizer of ``settings``, until cancelled; ``task_status`` gets its URL."""
     # Only a gateway without an engine of its own pays for this import.
     from trio_sessions.engine.embedded import EmbeddedEngine, serve_engine
 
     engine = await trio.to_thread.run_sync(partial(EmbeddedEngine, settings.tokenizer), abandon_on_cancel=True)
     await serve_engine(engine, task_status=task_status)
+
+
+async def load_renderer_of(settings: Settings) -> Renderer:
+    """The renderer that ``settings`` ask for; what was chosen without being asked for is logged.
+
+    Raises:
+        ConfigurationError: the tokenizer or the template cannot be used.
+    """
+    # Abandoned, so that Ctrl-C need not wait for a hub that does not answer.
+    return await trio.to_thread.run_sync(partial(_load_renderer, settings), abandon_on_cancel=True)
 
 
 def _load_renderer(settings: Settings) -> Renderer:
@@ -113,12 +173,13 @@ def _load_renderer(settings: Settings) -> Renderer:
     return renderer
 
 
-async def _watch_signals(
+async def watch_signals(
     stop: trio.Event,
     everything: trio.CancelScope,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
+    """Set ``stop`` at the first SIGTERM or SIGINT, and cancel ``everything`` at the second."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()
         async for number in signals:
