@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlparse
 
-__all__ = ["Placement", "owned_id", "owner_of", "session_in"]
+__all__ = ["Placement", "owned_id", "owner_of", "routed", "session_in"]
 
 _IDS: Final = 2**128
 # What follows an id is a slash or nothing. An id of another form is nobody's, and any worker may say so.
@@ -37,8 +37,17 @@ def session_in(path: str) -> str | None:
 
 
 def routed(path: str) -> str:
-    """``path`` as routes see it: Quart takes a target that is a whole URL for the path in it."""
-    return path if path.startswith("/") else urlparse(path).path
+    """``path`` as routes see it: a target that is a whole URL stands for the path in it, and leading slashes for one.
+
+    That is how Quart and Werkzeug read it; another reading would have a request served by the wrong worker.
+    """
+    if not path.startswith("/"):
+        try:
+            path = urlparse(path).path
+        except ValueError:
+            # No URL either: nothing that a route would match.
+            return ""
+    return f"/{path.lstrip('/')}" if path else ""
 
 
 class Placement:
