@@ -28,7 +28,7 @@ from trio_sessions.workers.peers import Peers
 
 __all__ = ["main", "run_worker"]
 
-_REPORT_SECONDS: Final = 0.5
+_REPORT_SECONDS: Final = 0.25
 # What was passed on ends when its worker has drained; the answers then need a moment.
 _ANSWERS_SECONDS: Final = 3.0
 
