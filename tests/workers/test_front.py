@@ -253,6 +253,14 @@ async def test_a_worker_that_is_down_gets_no_sessions_and_its_own_are_a_503() ->
         await through.turn(user("a"))
 
 
+async def test_a_worker_that_is_asked_is_up_whatever_the_table_says_yet() -> None:
+    async with cluster() as made:
+        made.tell(0, up=False)
+        created = [(await made.served[0].client.post("/sessions")).json()["session_id"] for _ in range(4)]
+        assert Counter(map(made.owner, created)) == {0: 2, 1: 2}
+        assert (await made.served[0].client.get("/health")).json()["status"] == "ok"
+
+
 async def test_a_worker_that_nobody_answers_at_is_a_503_and_gets_no_sessions() -> None:
     async with cluster(urls=["http://127.0.0.1:9", "http://127.0.0.1:9"]) as made:
         _, through = await made.session(1)
@@ -280,7 +288,7 @@ async def test_a_turn_at_a_worker_that_goes_down_is_a_503_at_once() -> None:
         assert await owned.records() == []
 
 
-async def test_a_client_that_goes_cancels_its_turn_at_the_other_worker() -> None:
+async def test_a_client_that_goes_cancels_its_turn_at_the_other_worker(caplog: pytest.LogCaptureFixture) -> None:
     held = HeldCalls()
     async with cluster(engines=[ScriptedEngine(), ScriptedEngine(otherwise=held)]) as made:
         owned, through = await made.session(1)
@@ -294,8 +302,11 @@ async def test_a_client_that_goes_cancels_its_turn_at_the_other_worker() -> None
             nursery.cancel_scope.cancel()
         await until(lambda: not held.waiting)
         await made.passing[0].settle()
+        await settle()
         assert made.served[1].engine.cancelled == 1
         assert await owned.records() == []
+    # Nothing was said to nobody.
+    assert caplog.records == []
 
 
 async def test_what_is_passed_on_is_waited_for() -> None:
@@ -322,7 +333,7 @@ async def test_what_is_passed_on_is_waited_for() -> None:
         assert order == ["answered", "settled"]
 
 
-async def test_an_answer_that_breaks_off_breaks_off() -> None:
+async def test_an_answer_that_breaks_off_breaks_off(caplog: pytest.LogCaptureFixture) -> None:
     """Another worker that dies in the middle of its answer."""
 
     async def half(stream: trio.SocketStream) -> None:
@@ -340,6 +351,43 @@ async def test_an_answer_that_breaks_off_breaks_off() -> None:
             # The worker itself goes on.
             assert (await made.served[0].client.get("/health")).status_code == 200
         nursery.cancel_scope.cancel()
+    assert caplog.records == []
+
+
+async def test_what_describes_one_connection_stays_on_it() -> None:
+    heads: list[bytes] = []
+
+    async def answer(stream: trio.SocketStream) -> None:
+        heads.append(await stream.receive_some())
+        # Said to be encoded, which is for the client to undo.
+        await stream.send_all(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 3\r\n\r\nabc")
+
+    async with trio.open_nursery() as nursery:
+        [listener] = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+        other = f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
+        async with cluster(urls=["http://127.0.0.1:9", other]) as made:
+            _, through = await made.session(1)
+            headers = [
+                "host: h:1",
+                "connection: close, x-mine",
+                "x-mine: 1",
+                "keep-alive: 5",
+                "te: trailers",
+                "X-Kept: 2",
+            ]
+            async with await through.served.connect() as connection:
+                await connection.send(f"GET {through.path}?a HTTP/1.1\r\n".encode() + _lines(headers))
+                response = await connection.response()
+        assert (response.status, response.body, response.all("content-encoding")) == (200, b"abc", [b"gzip"])
+        nursery.cancel_scope.cancel()
+    mark = f"{HOP_HEADER.decode()}: {SECRET}".encode()
+    assert heads == [
+        b"\r\n".join((f"GET {through.path}?a HTTP/1.1".encode(), b"host: h", b"x-kept: 2", mark, b"", b""))
+    ]
+
+
+def _lines(headers: list[str]) -> bytes:
+    return "".join(f"{line}\r\n" for line in (*headers, "")).encode()
 
 
 async def test_a_request_is_passed_on_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -210,12 +211,25 @@ def test_the_client_asks_the_worker(workers: Workers) -> None:
                 assert sample.loss_mask.sum() > 0
 
 
+def test_the_snippet_of_the_page_goes_to_the_worker(workers: Workers) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "workers.md").read_text(encoding="utf-8")
+    [snippet] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    program = snippet.replace("http://127.0.0.1:8700", workers.url)
+    assert program != snippet
+    names: dict[str, Any] = {}
+    exec(program, names)
+    assert len(names["records"]) == 1
+    assert names["session_url"].startswith(tuple(workers.urls.values()))
+    assert httpx.delete(names["session_url"]).status_code == 204
+
+
 def test_a_killed_worker_takes_its_sessions_and_nothing_else(workers: Workers) -> None:
     lost, kept = workers.create(owner=0), workers.create(owner=1)
     assert turn(kept.base_url).status_code == 200
     # Each knows of the other what the supervisor was told.
     until(lambda: [workers.health(of=1 - index)["workers"][index]["sessions"] for index in (0, 1)] == [1, 1])
-    instance = workers.health()["session_server_instance_id"]
+    before = workers.health()
+    restarts = [worker["restarts"] for worker in before["workers"]]
     direct, passed_on = Asking(lost.base_url, headers=HANG), Asking(workers.through(lost), headers=HANG)
     until(lambda: workers.in_flight() == 2)
     os.kill(workers.pids[0], signal.SIGKILL)
@@ -235,20 +249,20 @@ def test_a_killed_worker_takes_its_sessions_and_nothing_else(workers: Workers) -
     until(lambda: workers.health(of=0)["workers"][1]["sessions"] == 1)
     assert workers.health(of=0) == {
         "status": "ok",
-        "session_server_instance_id": instance,
+        "session_server_instance_id": before["session_server_instance_id"],
         "workers": [
-            {"index": 0, "up": True, "restarts": 1, "sessions": 0},
-            {"index": 1, "up": True, "restarts": 0, "sessions": 1},
+            {"index": 0, "up": True, "restarts": restarts[0] + 1, "sessions": 0},
+            {"index": 1, "up": True, "restarts": restarts[1], "sessions": 1},
         ],
     }
-    restarts = {
+    counted = {
         sample.labels["worker"]: sample.value
         for family in text_string_to_metric_families(httpx.get(f"{workers.url}/metrics").text)
         for sample in family.samples
         if sample.name == "trio_sessions_worker_restarts_total"
     }
-    assert restarts == {"0": 1, "1": 0}
-    [ended] = workers.logged("worker ended")
+    assert counted == {"0": restarts[0] + 1, "1": restarts[1]}
+    ended = workers.logged("worker ended")[-1]
     told = {name: ended[name] for name in ("level", "worker", "how", "sessions_lost")}
     assert told == {"level": "warning", "worker": 0, "how": "worker 0 was killed by SIGKILL", "sessions_lost": 1}
     again = workers.create(owner=0)

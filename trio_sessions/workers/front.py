@@ -74,13 +74,6 @@ class _Answer:
     body: bytes
 
 
-@dataclass(slots=True)
-class _Client:
-    """Whether the client of a request has gone."""
-
-    gone: bool = False
-
-
 class Passing:
     """The requests that were passed on and wait for their answers."""
 
@@ -187,7 +180,7 @@ class Front:
         request = self._marked(scope, await _body(receive))
         began = False
         with self._passing.one():
-            async with _attended(receive) as client:
+            async with _attended(receive):
                 try:
                     with self._members.while_up(owner):
                         async with self._peers.ask(self._members.urls[owner], request) as response:
@@ -199,7 +192,7 @@ class Front:
                 except PeerFailed as error:
                     _log.warning("no answer from a worker", asked=owner, error=str(error))
             # Where the answer had begun, the server closes the connection for want of an end, and the client knows.
-            if not (began or client.gone):
+            if not began:
                 text = f"worker {owner}, which has this session, is down; the sessions it had are lost"
                 await _send_answer(send, _error(503, text))
 
@@ -209,7 +202,7 @@ class Front:
         body = await _body(receive)
         order = (self._members.index,) if here else self._placement.draw(self._members.up)
         answer = _error(503, "no worker takes sessions now")
-        async with _attended(receive) as client:
+        async with _attended(receive):
             for index in order:
                 if index == self._members.index:
                     answer = self._with_base_url(scope, await _ask_app(self._app, scope, body))
@@ -218,8 +211,7 @@ class Front:
                 # A worker that ends takes no sessions; the next one may.
                 if answer.status != 503:
                     break
-        if not client.gone:
-            await _send_answer(send, answer)
+        await _send_answer(send, answer)
 
     async def _ask(self, index: int, request: PeerRequest) -> _Answer | None:
         """The whole answer of another worker, or None if there is none."""
@@ -292,19 +284,17 @@ async def _body(receive: ASGIReceiveCallable) -> bytes:
 
 
 @asynccontextmanager
-async def _attended(receive: ASGIReceiveCallable) -> AsyncIterator[_Client]:
-    """A block that is cancelled when the client goes."""
-    client = _Client()
+async def _attended(receive: ASGIReceiveCallable) -> AsyncIterator[None]:
+    """A block that is cancelled when the client goes; what is sent to it afterwards is lost."""
     async with trio.open_nursery() as nursery:
 
         async def watch() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
-            client.gone = True
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(watch)
-        yield client
+        yield
         nursery.cancel_scope.cancel()
 
 
