@@ -52,12 +52,18 @@ _CONNECTION_GRACE_SECONDS: Final = 3.0
 _BACKLOG: Final = 2048
 # Longer than the idle time of the usual clients, so that they, not we, close an idle connection.
 _KEEP_ALIVE_SECONDS: Final = 75.0
+_ADVICE: Final = "choose another --host or --port (0 picks a free one)"
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.hosting")
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, advice: str = _ADVICE) -> socket.socket:
     """A bound TCP socket, which refuses connections until an ``AppServer`` runs on it.
+
+    Args:
+        host: address.
+        port: 0 picks a free one.
+        advice: what to do if it cannot be bound.
 
     Raises:
         AddressInUse: it cannot be bound; the text says which address and what to do.
@@ -70,7 +76,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.setblocking(False)
     except (OSError, ValueError, TypeError) as error:
         listener.close()
-        raise _address_in_use(host, port, error) from error
+        raise _address_in_use(host, port, error, advice) from error
     return listener
 
 
@@ -87,11 +93,8 @@ def listen(listener: socket.socket) -> None:
         raise _address_in_use(host, port, error) from error
 
 
-def _address_in_use(host: str, port: int, error: Exception) -> AddressInUse:
-    return AddressInUse(
-        f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}; "
-        "choose another --host or --port (0 picks a free one)"
-    )
+def _address_in_use(host: str, port: int, error: Exception, advice: str = _ADVICE) -> AddressInUse:
+    return AddressInUse(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}; {advice}")
 
 
 def hypercorn_config() -> Config:

@@ -346,10 +346,12 @@ def test_what_no_worker_can_start_with_is_told_once_as_without_workers(
 
 def test_a_port_of_a_worker_that_is_taken_is_one_line_and_status_1(run: Run) -> None:  # noqa: F811
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        base = taken.getsockname()[1] - 1
+        base = taken.getsockname()[1]
         done = run("serve", "--port", "0", "--workers", "2", "--worker-port-base", str(base))
     assert done.status == 1
-    assert f"cannot listen on 127.0.0.1:{base + 1}: " in done.err.splitlines()[-1]
+    complaint = done.err.splitlines()[-1]
+    assert complaint.startswith(f"trio-sessions: error: cannot listen on 127.0.0.1:{base}: ")
+    assert "choose another --worker-port-base" in complaint
 
 
 async def test_a_worker_that_dies_again_and_again_ends_the_server() -> None:

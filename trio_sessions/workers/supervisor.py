@@ -47,6 +47,7 @@ _PROGRAM: Final = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "from trio_sessions.workers.entry import main; sys.exit(main(sys.argv[1:4]))"
 )
+_PORT_ADVICE: Final = "choose another --worker-port-base, or none for free ports"
 # On top of what turns get: for answers to be taken, and for what is left to end.
 _STOP_SECONDS: Final = 15.0
 _EXIT_SECONDS: Final = 5.0
@@ -78,7 +79,7 @@ async def serve_with_workers(
         public = stack.enter_context(bind(settings.host, settings.port))
         base = settings.worker_port_base
         own = [
-            stack.enter_context(bind(settings.host, 0 if base is None else base + index))
+            stack.enter_context(bind(settings.host, 0 if base is None else base + index, advice=_PORT_ADVICE))
             for index in range(settings.workers)
         ]
         settings = replace(settings, instance_id=settings.instance_id or uuid.uuid4().hex)
