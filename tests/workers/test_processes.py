@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,6 @@ from trio_sessions.client import Client
 from trio_sessions.config import Settings
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.render.load import load_renderer
-from trio_sessions.service.hooks import resolve_sample_hooks
 from trio_sessions.workers.restarts import RestartPolicy, WorkersFailed
 from trio_sessions.workers.supervisor import serve_with_workers
 
@@ -321,27 +320,27 @@ def test_a_second_signal_ends_them_all_at_once(engine: str) -> None:
         assert not any(map(alive, workers.pids.values()))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "refuse"),
-    [
-        (["--tokenizer", "."], lambda: load_renderer(".")),
-        (["--sample-picker", "no.such.hook"], lambda: resolve_sample_hooks("no.such.hook", "train_once")),
-    ],
-    ids=["tokenizer", "hook"],
-)
-def test_what_no_worker_can_start_with_is_told_once_as_without_workers(
-    run: Run,  # noqa: F811
-    wrong: list[str],
-    refuse: Callable[[], Any],
-) -> None:
+def test_a_tokenizer_that_no_worker_can_load_is_told_once_as_without_workers(run: Run) -> None:  # noqa: F811
     with pytest.raises(ConfigurationError) as refused:
-        refuse()
+        load_renderer(".")
+    complaint = _complaint(run, "--tokenizer", ".")
+    assert complaint == f"trio-sessions: error: {' '.join(str(refused.value).split())}"
+
+
+def test_workers_find_what_the_command_finds(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    # Beside the command, where `python -m` finds it.
+    (tmp_path / "my_hooks.py").write_text("pick = 'not a function'\n", encoding="utf-8")
+    complaint = _complaint(run, "--sample-picker", "my_hooks.pick")
+    assert complaint.endswith("sample picker 'my_hooks.pick' is not callable")
+
+
+def _complaint(run: Run, *wrong: str) -> str:  # noqa: F811
+    """What is said about a command line that every worker refuses."""
     done = run("serve", "--port", "0", "--workers", "2", "--engine", "http://127.0.0.1:9", *wrong)
-    assert done.status == 2
-    assert done.err.splitlines()[-1] == f"trio-sessions: error: {' '.join(str(refused.value).split())}"
+    assert (done.status, done.out) == (2, "")
     assert done.err.count("trio-sessions: error: ") == 1
-    assert done.out == ""
     assert "Traceback" not in done.err
+    return done.err.splitlines()[-1]
 
 
 def test_a_port_of_a_worker_that_is_taken_is_one_line_and_status_1(run: Run) -> None:  # noqa: F811
@@ -355,21 +354,33 @@ def test_a_port_of_a_worker_that_is_taken_is_one_line_and_status_1(run: Run) -> 
 
 
 async def test_a_worker_that_dies_again_and_again_ends_the_server() -> None:
-    settings = Settings(port=0, workers=2, engine="http://127.0.0.1:9", drain_timeout=1)
-    with (
-        capture_logs() as logs,
-        trio.fail_after(SECONDS),
-        pytest.RaisesGroup(
-            pytest.RaisesExc(WorkersFailed, match="worker 1 was killed by SIGKILL, again and again"),
-            flatten_subgroups=True,
-        ),
-    ):
+    with capture_logs() as logs, trio.fail_after(SECONDS), _failing("worker 1 was killed by SIGKILL, again and again"):
         async with trio.open_nursery() as nursery:
-            running = await nursery.start(_serve_impatiently, settings)
+            running = await nursery.start(_serve_impatiently, UNSERVED)
             assert len(running.worker_urls) == 2
-            started = {line["worker"]: line["pid"] for line in logs if line["event"] == "worker started"}
-            os.kill(started[1], signal.SIGKILL)
-    assert not any(map(alive, started.values()))
+            os.kill(_started(logs)[1], signal.SIGKILL)
+    assert not any(map(alive, _started(logs).values()))
+
+
+async def test_a_worker_that_dies_before_it_serves_ends_the_server() -> None:
+    with capture_logs() as logs, trio.fail_after(SECONDS), _failing("worker 0 was killed by SIGKILL before it served"):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve_with_workers, UNSERVED)
+            while len(_started(logs)) < 2:  # noqa: ASYNC110 - the log has no events
+                await trio.sleep(0.01)
+            os.kill(_started(logs)[0], signal.SIGKILL)
+    assert not any(map(alive, _started(logs).values()))
+
+
+UNSERVED = Settings(port=0, workers=2, engine="http://127.0.0.1:9", drain_timeout=1)
+
+
+def _failing(text: str) -> pytest.RaisesGroup[WorkersFailed]:
+    return pytest.RaisesGroup(pytest.RaisesExc(WorkersFailed, match=text), flatten_subgroups=True)
+
+
+def _started(logs: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+    return {line["worker"]: line["pid"] for line in logs if line["event"] == "worker started"}
 
 
 async def _serve_impatiently(settings: Settings, *, task_status: trio.TaskStatus[Any]) -> None:
