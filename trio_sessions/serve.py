@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Running",
     "answer_until",
+    "engine_at",
     "gateway_app",
     "load_renderer_of",
     "run_embedded_engine",
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 _BODY_TIMEOUT_SECONDS: Final = 60.0
+# What other processes answer for this one ends when they have drained; the answers then need a moment.
+_ANSWERS_SECONDS: Final = 3.0
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.serve")
 
@@ -74,7 +77,7 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[Running] = t
         renderer = await load_renderer_of(settings)
         async with trio.open_nursery() as services:
             engine_url = settings.engine or await services.start(run_embedded_engine, settings)
-            async with SGLangEngine(engine_url, timeout=settings.engine_timeout) as engine:
+            async with engine_at(engine_url, settings) as engine:
                 gateway = Gateway(settings, engine=engine, renderer=renderer)
                 stop = trio.Event()
                 server = AppServer(gateway_app(gateway), listener)
@@ -90,36 +93,44 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[Running] = t
                     _log.info("serving", base_url=running.base_url, engine=engine_url, family=renderer.name)
                     task_status.started(running)
 
-                async def drain() -> None:
-                    _log.info("draining", timeout=settings.drain_timeout)
-                    await gateway.registry.drain(grace=settings.drain_timeout)
-
-                await answer_until(stop, [server], answering=answering, drain=drain)
+                await answer_until(stop, gateway, [server], answering=answering)
             services.cancel_scope.cancel()
     _log.info("stopped")
 
 
+def engine_at(url: str, settings: Settings) -> SGLangEngine:
+    """The client for the engine at ``url``, as ``settings`` want it."""
+    return SGLangEngine(url, timeout=settings.engine_timeout)
+
+
 async def answer_until(
     stop: trio.Event,
+    gateway: Gateway,
     servers: Sequence[AppServer],
     *,
     answering: Callable[[], None],
-    drain: Callable[[], Awaitable[None]],
+    drained: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
 ) -> None:
-    """Run ``servers`` until ``stop`` is set, and end them in good order.
+    """Serve a gateway until ``stop`` is set, then end in good order: turns get ``drain_timeout`` seconds.
 
     Args:
         stop: set when it is time to end.
-        servers: all of the same gateway.
-        answering: called once requests are answered on all.
-        drain: ends what runs, while requests are still answered.
+        gateway: what is served.
+        servers: where.
+        answering: called once requests are answered everywhere.
+        drained: what else is waited for once the turns of this gateway have ended, while requests are still answered.
     """
+    grace = gateway.settings.drain_timeout
     async with trio.open_nursery() as services:
         for server in servers:
             await services.start(server.run)
         answering()
         await stop.wait()
-        await drain()
+        _log.info("draining", timeout=grace)
+        patience = trio.current_time() + grace + _ANSWERS_SECONDS
+        await gateway.registry.drain(grace=grace)
+        with trio.move_on_at(patience):
+            await drained()
         for server in servers:
             services.start_soon(server.stop)
 

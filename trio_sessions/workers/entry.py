@@ -12,12 +12,11 @@ from typing import Final
 import structlog
 import trio
 
-from trio_sessions.engine.sglang import SGLangEngine
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.hosting import AppServer, url_of
 from trio_sessions.observe import configure_logging
 from trio_sessions.render.base import Renderer
-from trio_sessions.serve import answer_until, gateway_app, load_renderer_of
+from trio_sessions.serve import answer_until, engine_at, gateway_app, load_renderer_of
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.registry import SessionRegistry
 from trio_sessions.workers.front import Front, Passing
@@ -29,8 +28,6 @@ from trio_sessions.workers.peers import Peers
 __all__ = ["main", "run_worker"]
 
 _REPORT_SECONDS: Final = 0.25
-# What was passed on ends when its worker has drained; the answers then need a moment.
-_ANSWERS_SECONDS: Final = 3.0
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.workers")
 
@@ -101,7 +98,7 @@ class _Worker:
 
     async def _serve(self, renderer: Renderer, engine_url: str, public: socket.socket, own: socket.socket) -> None:
         settings, passing = self._settings, Passing()
-        async with SGLangEngine(engine_url, timeout=settings.engine_timeout) as engine, Peers() as peers:
+        async with engine_at(engine_url, settings) as engine, Peers() as peers:
             gateway = Gateway(settings, engine=engine, renderer=renderer, new_id=self._new_id)
             front = partial(
                 Front, gateway=gateway, members=self._members, peers=peers, secret=self._secret, passing=passing
@@ -113,16 +110,8 @@ class _Worker:
                     _log.info("serving", base_url=url_of(own), engine=engine_url, family=renderer.name)
                     nursery.start_soon(self._report, gateway.registry)
 
-                async def drain() -> None:
-                    _log.info("draining", timeout=settings.drain_timeout)
-                    patience = trio.current_time() + settings.drain_timeout + _ANSWERS_SECONDS
-                    await gateway.registry.drain(grace=settings.drain_timeout)
-                    with trio.move_on_at(patience):
-                        await passing.settle()
-
-                await answer_until(
-                    self._stop, [AppServer(app, public), AppServer(app, own)], answering=answering, drain=drain
-                )
+                servers = [AppServer(app, public), AppServer(app, own)]
+                await answer_until(self._stop, gateway, servers, answering=answering, drained=passing.settle)
                 nursery.cancel_scope.cancel()
         _log.info("stopped")
 
