@@ -134,7 +134,10 @@ class Front:
         """The ASGI entry point."""
         if scope["type"] != "http":
             return
-        scope, passed_on = self._unmarked(scope)
+        passed_on = any(map(self._is_mark, scope["headers"]))
+        if passed_on:
+            kept = [header for header in scope["headers"] if not self._is_mark(header)]
+            scope = cast("HTTPScope", {**scope, "headers": kept})
         path = routed(scope["path"])
         session_id = session_in(path)
         owner = self._members.index if session_id is None else owner_of(session_id, len(self._members.urls))
@@ -154,15 +157,9 @@ class Front:
         else:
             await self._app(scope, receive, send)
 
-    def _unmarked(self, scope: HTTPScope) -> tuple[HTTPScope, bool]:
-        """The request without the mark of one that was passed on, and whether it had it."""
-        headers = list(scope["headers"])
-        kept = [
-            (name, value)
-            for name, value in headers
-            if name != HOP_HEADER or not hmac.compare_digest(value, self._secret)
-        ]
-        return cast("HTTPScope", {**scope, "headers": kept}), len(kept) != len(headers)
+    def _is_mark(self, header: tuple[bytes, bytes]) -> bool:
+        name, value = header
+        return name == HOP_HEADER and hmac.compare_digest(value, self._secret)
 
     def _marked(self, scope: HTTPScope, body: bytes) -> PeerRequest:
         query = b"?" + scope["query_string"] if scope["query_string"] else b""
