@@ -23,6 +23,10 @@ def _nested(depth: int) -> dict[str, Any]:
     [
         ("port", -1, "--port"),
         ("port", 65536, "--port"),
+        ("workers", 0, "--workers"),
+        ("workers", 257, "--workers"),
+        ("worker_port_base", 0, "--worker-port-base"),
+        ("worker_port_base", 65536, "--worker-port-base"),
         ("engine", "localhost:30000", "--engine"),
         ("engine", "http://", "--engine"),
         ("engine", "http://h:99999", "--engine"),

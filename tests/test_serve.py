@@ -28,7 +28,7 @@ async def test_a_crash_of_the_engine_beside_it_ends_the_gateway(monkeypatch: pyt
         await crash.wait()
         raise Crash
 
-    monkeypatch.setattr(serving, "_run_embedded_engine", crashing_engine)
+    monkeypatch.setattr(serving, "run_embedded_engine", crashing_engine)
     with trio.fail_after(30), pytest.RaisesGroup(Crash, flatten_subgroups=True):
         async with trio.open_nursery() as nursery:
             running = await nursery.start(serving.serve, Settings(port=0))

@@ -40,6 +40,7 @@ LogFormat = Literal["text", "json"]
 BUILTIN_TOKENIZER: Final = "builtin"
 _MOST_SECONDS: Final = 30 * 24 * 3600
 _MOST_MIB: Final = 1024 * 1024
+_MOST_WORKERS: Final = 256
 _INSTANCE_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -50,6 +51,9 @@ class Settings:
     Attributes:
         host: address to listen on.
         port: TCP port to listen on; 0 picks a free one.
+        workers: processes that serve behind that port, each with sessions of its own.
+        worker_port_base: each of several workers also listens on a port of its own: this one and those behind it, or
+            free ones if None.
         engine: base URL of the inference engine; None starts the embedded one.
         tokenizer: ``builtin``, a folder, or a hub id.
         family: what a probe of the chat template cannot find out: pinned kwargs, formats without a template.
@@ -87,6 +91,8 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = 8700
+    workers: int = 1
+    worker_port_base: int | None = None
     engine: str | None = None
     tokenizer: str = BUILTIN_TOKENIZER
     family: str = "auto"
@@ -117,6 +123,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         _require(0 <= self.port <= 65535, f"--port must be between 0 and 65535, got {self.port}")
+        _require_between("--workers", self.workers, 1, _MOST_WORKERS)
+        if self.worker_port_base is not None:
+            _require_ports(self.worker_port_base, self.workers, self.port)
         _require(self.mode in get_args(Mode), f"--mode must be linear or tree, got {self.mode}")
         _require(
             self.store in get_args(Store),
@@ -201,6 +210,18 @@ def _require(holds: bool, otherwise: str) -> None:
 
 def _require_between(option: str, value: float, least: float, most: float) -> None:
     _require(least <= value <= most, f"{option} must be between {least:g} and {most:g}, got {value:g}")
+
+
+def _require_ports(base: int, workers: int, port: int) -> None:
+    last = base + workers - 1
+    _require(
+        base >= 1 and last <= 65535,
+        f"--worker-port-base must leave a port between 1 and 65535 for each worker, got {base} for {workers}",
+    )
+    _require(
+        workers == 1 or not base <= port <= last,
+        f"--worker-port-base {base} gives the ports {base} to {last} to workers, and {port} is the --port of all",
+    )
 
 
 def _require_text(option: str, value: str) -> None:

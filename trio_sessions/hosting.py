@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         Scope,
     )
 
-__all__ = ["AppServer", "WholeRequests", "bind", "hypercorn_config", "url_of"]
+__all__ = ["AppServer", "WholeRequests", "bind", "hypercorn_config", "listen", "url_of"]
 
 # Turns are drained before the server stops; what is left then are requests that answer at once.
 _CONNECTION_GRACE_SECONDS: Final = 3.0
@@ -58,12 +58,18 @@ _BACKLOG: Final = 2048
 _KEEP_ALIVE_SECONDS: Final = 75.0
 # Several times Hypercorn's: a body of megabytes arrives in fewer pieces, each of which passes through many hands.
 _RECEIVE_BYTES: Final = 128 * 1024
+_ADVICE: Final = "choose another --host or --port (0 picks a free one)"
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.hosting")
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, advice: str = _ADVICE) -> socket.socket:
     """A bound TCP socket, which refuses connections until an ``AppServer`` runs on it.
+
+    Args:
+        host: address.
+        port: 0 picks a free one.
+        advice: what to do if it cannot be bound.
 
     Raises:
         AddressInUse: it cannot be bound; the text says which address and what to do.
@@ -76,15 +82,25 @@ def bind(host: str, port: int) -> socket.socket:
         listener.setblocking(False)
     except (OSError, ValueError, TypeError) as error:
         listener.close()
-        raise _address_in_use(host, port, error) from error
+        raise _address_in_use(host, port, error, advice) from error
     return listener
 
 
-def _address_in_use(host: str, port: int, error: Exception) -> AddressInUse:
-    return AddressInUse(
-        f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}; "
-        "choose another --host or --port (0 picks a free one)"
-    )
+def listen(listener: socket.socket) -> None:
+    """Let clients connect to a bound socket; a second time is harmless.
+
+    Raises:
+        AddressInUse: another process was bound to the same address, and listened first.
+    """
+    try:
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        host, port = listener.getsockname()[:2]
+        raise _address_in_use(host, port, error) from error
+
+
+def _address_in_use(host: str, port: int, error: Exception, advice: str = _ADVICE) -> AddressInUse:
+    return AddressInUse(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}; {advice}")
 
 
 def hypercorn_config() -> Config:
@@ -128,12 +144,7 @@ class AppServer:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Answer requests until ``stop``; ``task_status`` is told once they are answered."""
-        try:
-            self._listener.listen(_BACKLOG)
-        except OSError as error:
-            # Another process was bound to the same address, and listened first.
-            host, port = self._listener.getsockname()[:2]
-            raise _address_in_use(host, port, error) from error
+        listen(self._listener)
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener))
         try:
             await self._serve(listener, task_status)

@@ -7,9 +7,10 @@ instead of leaving one that listens and can do nothing.
 from __future__ import annotations
 
 import signal
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
@@ -17,16 +18,29 @@ import trio
 from trio_sessions.config import Settings
 from trio_sessions.engine.sglang import SGLangEngine
 from trio_sessions.hosting import AppServer, WholeRequests, bind, url_of
-from trio_sessions.process import settle
 from trio_sessions.render.base import Renderer
 from trio_sessions.render.load import load_renderer
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.watchdog import watch_loop
 from trio_sessions.web.app import create_app
 
-__all__ = ["Running", "gateway_app", "serve"]
+if TYPE_CHECKING:
+    from hypercorn.typing import ASGIFramework
+
+__all__ = [
+    "Running",
+    "answer_until",
+    "engine_at",
+    "gateway_app",
+    "load_renderer_of",
+    "run_embedded_engine",
+    "serve",
+    "watch_signals",
+]
 
 _BODY_TIMEOUT_SECONDS: Final = 60.0
+# What other processes answer for this one ends when they have drained; the answers then need a moment.
+_ANSWERS_SECONDS: Final = 3.0
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.serve")
 
@@ -40,69 +54,129 @@ class Running:
         engine_url: the engine it asks.
         instance_id: as in ``GET /health``.
         family: name of the renderer in use.
+        worker_urls: where each worker listens for itself; empty without workers.
     """
 
     base_url: str
     engine_url: str
     instance_id: str
     family: str
+    worker_urls: tuple[str, ...] = ()
 
 
 async def serve(settings: Settings, *, task_status: trio.TaskStatus[Running] = trio.TASK_STATUS_IGNORED) -> None:
     """Serve until SIGTERM or SIGINT, then drain: running turns get ``settings.drain_timeout`` seconds.
 
-    A second signal stops at once. ``task_status`` is told once requests are answered.
+    In this process, whatever ``settings.workers`` says; ``trio_sessions.workers`` has the other way. A second signal
+    stops at once. ``task_status`` is told once requests are answered.
 
     Raises:
         ConfigurationError: the address, the tokenizer, the template or the matcher cannot be used.
         ExceptionGroup: a service crashed.
     """
     with bind(settings.host, settings.port) as listener:
-        # Abandoned, so that Ctrl-C need not wait for a hub that does not answer.
-        renderer = await trio.to_thread.run_sync(partial(_load_renderer, settings), abandon_on_cancel=True)
+        renderer = await load_renderer_of(settings)
         async with trio.open_nursery() as services:
-            engine_url = settings.engine or await services.start(_run_embedded_engine, settings)
-            async with SGLangEngine(
-                engine_url, timeout=settings.engine_timeout, max_answer_bytes=settings.max_answer_bytes
-            ) as engine:
+            engine_url = settings.engine or await services.start(run_embedded_engine, settings)
+            async with engine_at(engine_url, settings) as engine:
                 gateway = Gateway(settings, engine=engine, renderer=renderer)
                 stop = trio.Event()
                 server = AppServer(gateway_app(gateway), listener)
-                await services.start(_watch_signals, stop, services.cancel_scope)
-                await services.start(server.run)
-                services.start_soon(watch_loop, gateway.metrics)
+                await services.start(watch_signals, stop, services.cancel_scope)
                 running = Running(
                     base_url=url_of(listener),
                     engine_url=engine_url,
                     instance_id=gateway.instance_id,
                     family=renderer.name,
                 )
-                settle()
-                _log.info("serving", base_url=running.base_url, engine=engine_url, family=renderer.name)
-                task_status.started(running)
-                await stop.wait()
-                _log.info("draining", timeout=settings.drain_timeout)
-                await gateway.registry.drain(grace=settings.drain_timeout)
-                await server.stop()
+
+                def answering() -> None:
+                    _log.info("serving", base_url=running.base_url, engine=engine_url, family=renderer.name)
+                    task_status.started(running)
+
+                await answer_until(stop, gateway, [server], answering=answering)
             services.cancel_scope.cancel()
     _log.info("stopped")
 
 
-def gateway_app(gateway: Gateway) -> WholeRequests:
-    """The ASGI application of a gateway, its requests whole and within the limits of its settings."""
+def engine_at(url: str, settings: Settings) -> SGLangEngine:
+    """The client for the engine at ``url``, as ``settings`` want it."""
+    return SGLangEngine(url, timeout=settings.engine_timeout, max_answer_bytes=settings.max_answer_bytes)
+
+
+async def answer_until(
+    stop: trio.Event,
+    gateway: Gateway,
+    servers: Sequence[AppServer],
+    *,
+    answering: Callable[[], None],
+    drained: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+) -> None:
+    """Serve a gateway until ``stop`` is set, then end in good order: turns get ``drain_timeout`` seconds.
+
+    Args:
+        stop: set when it is time to end.
+        gateway: what is served.
+        servers: where.
+        answering: called once requests are answered everywhere.
+        drained: what else is waited for once the turns of this gateway have ended, while requests are still answered.
+    """
+    grace = gateway.settings.drain_timeout
+    async with trio.open_nursery() as services:
+        for server in servers:
+            await services.start(server.run)
+        watching = trio.CancelScope()
+        services.start_soon(_watch, watching, gateway)
+        answering()
+        await stop.wait()
+        _log.info("draining", timeout=grace)
+        patience = trio.current_time() + grace + _ANSWERS_SECONDS
+        await gateway.registry.drain(grace=grace)
+        with trio.move_on_at(patience):
+            await drained()
+        watching.cancel()
+        for server in servers:
+            services.start_soon(server.stop)
+
+
+async def _watch(until: trio.CancelScope, gateway: Gateway) -> None:
+    with until:
+        await watch_loop(gateway.metrics)
+
+
+def gateway_app(
+    gateway: Gateway, *, behind: Callable[[ASGIFramework], ASGIFramework] = lambda app: app
+) -> WholeRequests:
+    """The ASGI application of a gateway, its requests whole and within the limits of its settings.
+
+    Args:
+        gateway: what serves the sessions.
+        behind: wraps the application in one that gets the whole requests first.
+    """
     return WholeRequests(
-        create_app(gateway), max_body_bytes=gateway.settings.max_body_bytes, body_timeout=_BODY_TIMEOUT_SECONDS
+        behind(create_app(gateway)), max_body_bytes=gateway.settings.max_body_bytes, body_timeout=_BODY_TIMEOUT_SECONDS
     )
 
 
-async def _run_embedded_engine(
+async def run_embedded_engine(
     settings: Settings, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
 ) -> None:
+    """Serve the embedded engine, with the tokenizer of ``settings``, until cancelled; ``task_status`` gets its URL."""
     # Only a gateway without an engine of its own pays for this import.
     from trio_sessions.engine.embedded import EmbeddedEngine, serve_engine
 
     engine = await trio.to_thread.run_sync(partial(EmbeddedEngine, settings.tokenizer), abandon_on_cancel=True)
     await serve_engine(engine, task_status=task_status)
+
+
+async def load_renderer_of(settings: Settings) -> Renderer:
+    """The renderer that ``settings`` ask for; what was chosen without being asked for is logged.
+
+    Raises:
+        ConfigurationError: the tokenizer or the template cannot be used.
+    """
+    # Abandoned, so that Ctrl-C need not wait for a hub that does not answer.
+    return await trio.to_thread.run_sync(partial(_load_renderer, settings), abandon_on_cancel=True)
 
 
 def _load_renderer(settings: Settings) -> Renderer:
@@ -119,12 +193,13 @@ def _load_renderer(settings: Settings) -> Renderer:
     return renderer
 
 
-async def _watch_signals(
+async def watch_signals(
     stop: trio.Event,
     everything: trio.CancelScope,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
+    """Set ``stop`` at the first SIGTERM or SIGINT, and cancel ``everything`` at the second."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()
         async for number in signals:

@@ -27,6 +27,8 @@ OPTIONS = options_by_field(SERVE_OPTIONS)
 VALUES: dict[str, tuple[str, str, object]] = {
     "host": ("0.0.0.0", '"0.0.0.0"', "0.0.0.0"),
     "port": ("9001", "9001", 9001),
+    "workers": ("4", "4", 4),
+    "worker_port_base": ("9100", "9100", 9100),
     "engine": ("http://127.0.0.1:1", '"http://127.0.0.1:1"', "http://127.0.0.1:1"),
     "tokenizer": ("some/model", '"some/model"', "some/model"),
     "family": ("qwen3", '"qwen3"', "qwen3"),
@@ -152,6 +154,9 @@ def test_origins_name_variables_and_files_but_not_the_command_line():
         ("port", "65536", "65536"),
         ("port", "", "true"),
         ("host", "  ", "1"),
+        ("workers", "0", "0"),
+        ("workers", "257", "1.5"),
+        ("worker_port_base", "65536", "0"),
         ("engine", "localhost:30000", "'ftp://h'"),
         ("engine", "http://", "''"),
         ("engine", "http://h:99999", "[]"),

@@ -96,6 +96,60 @@ def test_a_rollout(driver: Driver, server: Scripted, url: str) -> None:
     assert driver.delays == []
 
 
+def test_a_session_is_asked_for_at_its_worker(driver: Driver, server: Scripted, url: str) -> None:
+    worker = Scripted()
+    with worker.running() as worker_url:
+        server.script = [Reply.json({"session_id": "abc", "base_url": f"{worker_url}/sessions/abc"})]
+        worker.script = [TURN, STATE, Reply(body=payload()), DELETED]
+
+        async def scenario(client):
+            async with client.session() as session:
+                assert session.base_url == f"{worker_url}/sessions/abc/v1"
+                await session.chat([USER])
+                await session.read()
+                await session.samples()
+
+        driver.run(url, scenario, headers={"authorization": "Bearer x"})
+    assert server.lines == ["POST /sessions"]
+    assert worker.lines == [
+        "POST /sessions/abc/v1/chat/completions",
+        "GET /sessions/abc",
+        "POST /sessions/abc/samples",
+        "DELETE /sessions/abc",
+    ]
+    assert {request.headers["authorization"] for request in worker.received} == {"Bearer x"}
+
+
+def test_a_failed_block_deletes_its_session_at_its_worker(driver: Driver, server: Scripted, url: str) -> None:
+    worker = Scripted()
+    with worker.running() as worker_url:
+        server.script = [Reply.json({"session_id": "abc", "base_url": f"{worker_url}/sessions/abc"})]
+        worker.script = [DELETED]
+
+        async def scenario(client):
+            async with client.session():
+                raise KeyError
+
+        with pytest.raises(KeyError):
+            driver.run(url, scenario)
+    assert (server.lines, worker.lines) == (["POST /sessions"], ["DELETE /sessions/abc"])
+
+
+def test_a_worker_out_of_reach_is_reached_through_the_gateway(driver: Driver, server: Scripted, url: str) -> None:
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    server.script = [Reply.json({"session_id": "abc", "base_url": f"{nowhere}/sessions/abc"}), TURN, STATE]
+
+    async def scenario(client):
+        session = await client.create_session()
+        assert session.base_url == f"{nowhere}/sessions/abc/v1"
+        await session.chat([USER])
+        assert session.base_url == f"{url}/sessions/abc/v1"
+        await session.read()
+
+    driver.run(url, scenario)
+    assert server.lines == ["POST /sessions", "POST /sessions/abc/v1/chat/completions", "GET /sessions/abc"]
+
+
 def test_headers_go_with_every_request(driver: Driver, server: Scripted, url: str) -> None:
     server.script = [HEALTHY, STATE]
 

@@ -7,6 +7,7 @@ import json
 import pickle
 from urllib.parse import unquote
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,8 +24,8 @@ from trio_sessions.client import (
     UnusableAnswer,
     wire,
 )
-from trio_sessions.client.transport import check_base_url, check_timeout
-from trio_sessions.client.wire import Answer
+from trio_sessions.client.transport import Place, check_base_url, check_timeout
+from trio_sessions.client.wire import Answer, Created
 from trio_sessions.core.samples import encode_samples
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.testing.strategies import json_values
@@ -146,7 +147,7 @@ def results(call, body):
 def test_results_are_typed():
     health = results(wire.health(), b'{"status":"ok","session_server_instance_id":"ab","new":1}')
     assert (health.status, health.instance_id) == ("ok", "ab")
-    assert results(wire.create_session(), b'{"session_id":"ab"}') == "ab"
+    assert results(wire.create_session(), b'{"session_id":"ab"}') == Created("ab", None)
     state = results(wire.read("s"), b'{"session_id":"s","records":[{"a":1}],"metadata":{"b":2}}')
     assert (state.session_id, state.records, state.metadata) == ("s", ({"a": 1},), {"b": 2})
     assert results(wire.delete("s"), b"") is None
@@ -156,6 +157,52 @@ def test_results_are_typed():
     assert (answer.message, answer.finish_reason, answer.response_id, answer.body) == (message, "stop", "r", body)
     reply = results(SAMPLES, encode_samples([], {"c": 3}, "no_records"))
     assert (reply.samples, reply.session_metadata, reply.empty_reason) == ((), {"c": 3}, "no_records")
+
+
+@pytest.mark.parametrize(
+    ("base_url", "worker"),
+    [
+        ("http://h:9100/sessions/ab", "http://h:9100"),
+        ("http://h/x/sessions/ab", "http://h/x"),
+        ("http://h:9100/sessions/cd", None),
+        ("http://h:9100", None),
+        (7, None),
+        (None, None),
+    ],
+)
+def test_where_a_session_is_said_to_be(base_url, worker):
+    body = json.dumps({"session_id": "ab", "base_url": base_url}).encode()
+    assert results(wire.create_session(), body) == Created("ab", worker)
+
+
+@pytest.mark.parametrize(
+    ("gateway", "worker", "used"),
+    [
+        ("http://h:1", None, "http://h:1"),
+        ("http://h:1", "http://h:2", "http://h:2"),
+        ("https://h:1", "https://other/x/", "https://other/x"),
+        ("https://h:1", "http://h:2", "https://h:1"),
+        ("http://h:1", "", "http://h:1"),
+        ("http://h:1", "http://h:x", "http://h:1"),
+    ],
+)
+def test_a_worker_that_cannot_be_asked_as_the_gateway_is_is_not_asked(gateway, worker, used):
+    assert Place(gateway, worker).url == used
+
+
+@pytest.mark.parametrize(
+    ("error", "url"),
+    [
+        (httpx.ConnectError("refused"), "http://h:1"),
+        (httpx.ConnectTimeout("slow"), "http://h:1"),
+        (httpx.ReadError("reset"), "http://h:2"),
+        (httpx.ReadTimeout("slow"), "http://h:2"),
+    ],
+)
+def test_a_worker_that_nobody_answers_at_is_given_up_for_the_gateway(error, url):
+    place = Place("http://h:1", "http://h:2")
+    place.failed(error)
+    assert place.url == url
 
 
 def test_what_may_be_sent_twice():

@@ -184,7 +184,7 @@ def _annotation(option: Option, *, environment: bool) -> Any:
             metavar=option.kind.metavar or None,
             show_default=lambda _: option.default_text,
             # A negative number is a value, to be refused by the option that gets it.
-            allow_leading_hyphen=option.kind.metavar in ("N", "SECONDS"),
+            allow_leading_hyphen=option.kind.metavar in ("N", "PORT", "SECONDS"),
         ),
     ]
 

@@ -133,6 +133,17 @@ SERVE_OPTIONS: Final = (
     _setting("host", kinds.text("HOST"), "Address to listen on."),
     _setting("port", kinds.INTEGER, "TCP port to listen on; 0 picks a free one."),
     _setting(
+        "workers",
+        kinds.INTEGER,
+        "Processes that serve behind the port, to use several cores; each has sessions of its own.",
+    ),
+    _setting(
+        "worker_port_base",
+        replace(kinds.INTEGER, metavar="PORT"),
+        "With several workers, the port that the first also listens on for itself; the others use the ports behind it.",
+        unset="free ports",
+    ),
+    _setting(
         "engine",
         kinds.URL,
         "Base URL of the inference engine, such as http://127.0.0.1:30000.",

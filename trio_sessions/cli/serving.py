@@ -14,6 +14,8 @@ from trio_sessions.cli.resolve import ResolvedSettings
 from trio_sessions.config import BUILTIN_TOKENIZER, Settings
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.observe import configure_logging
+from trio_sessions.process import settle
+from trio_sessions.workers.restarts import WorkersFailed
 
 if TYPE_CHECKING:
     from trio_sessions.serve import Running
@@ -34,12 +36,16 @@ async def serve_until_stopped(resolved: ResolvedSettings) -> int:
     try:
         async with trio.open_nursery() as nursery:
             with progress(f"Starting: loading tokenizer {settings.tokenizer} ..."):
-                from trio_sessions.serve import serve
+                if settings.workers == 1:
+                    from trio_sessions.serve import serve
+                else:
+                    from trio_sessions.workers.supervisor import serve_with_workers as serve
 
                 running = await nursery.start(serve, settings)
+                settle()
             announce(banner(settings, running))
     except ExceptionGroup as failure:
-        return report_failure(failure, what="the gateway", explain=resolved.explain)
+        return report_failure(failure, what="the gateway", explain=resolved.explain, foreseen=(WorkersFailed,))
     return 0
 
 
@@ -54,6 +60,9 @@ def banner(settings: Settings, running: Running) -> str:
     tokenizer = settings.tokenizer
     if tokenizer == BUILTIN_TOKENIZER and settings.engine is not None:
         tokenizer += " - only for trying out; give --tokenizer PATH_OR_ID, the one of your model"
+    workers = ""
+    if running.worker_urls:
+        workers = f"  workers     {len(running.worker_urls)}, each also at its own: {', '.join(running.worker_urls)}\n"
     turn = '{"model":"default","messages":[{"role":"user","content":"Hello"}]}'
     return f"""\
 trio-sessions {__version__} is ready at {url}
@@ -61,7 +70,7 @@ trio-sessions {__version__} is ready at {url}
   engine      {engine}
   tokenizer   {tokenizer} (chat format: {running.family})
   mode        {settings.mode}
-
+{workers}
   Create a session:
     curl -sX POST {url}/sessions
   Send it a turn, with the id from that answer in place of <id>:

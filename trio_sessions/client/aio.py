@@ -18,6 +18,7 @@ from trio_sessions.client.transport import (
     DEFAULT_BASE_URL,
     DEFAULT_TIMEOUT,
     LAST_WORD_SECONDS,
+    Place,
     answer_of,
     check_base_url,
     check_timeout,
@@ -89,7 +90,8 @@ class AsyncClient:
 
     async def create_session(self) -> AsyncSession:
         """A new session, which lives until it is deleted."""
-        return AsyncSession(self, await self._run(wire.create_session()))
+        created = await self._run(wire.create_session())
+        return AsyncSession(self, created.session_id, created.worker)
 
     def attach(self, session_id: str) -> AsyncSession:
         """A session that exists already; nothing is sent."""
@@ -115,12 +117,14 @@ class AsyncClient:
                 await session.delete()
             raise
 
-    async def _run(self, call: Call[Result]) -> Result:
-        attempts = Attempts(call, self.retry, self._jitter, gateway=self.base_url)
+    async def _run(self, call: Call[Result], place: Place | None = None) -> Result:
+        place = place or Place(self.base_url)
+        attempts = Attempts(call, self.retry, self._jitter, gateway=place.url)
         while True:
             try:
-                response = await self._http.request(**request_options(call, self.timeout))
+                response = await self._http.request(**request_options(call, self.timeout, place))
             except httpx.HTTPError as error:
+                place.failed(error)
                 verdict: Any = attempts.failed(error)
             else:
                 answer = answer_of(response)
@@ -138,24 +142,28 @@ class AsyncSession:
 
     Attributes:
         id: its id.
-        base_url: where an OpenAI client finds it.
     """
 
-    def __init__(self, client: AsyncClient, session_id: str) -> None:
+    def __init__(self, client: AsyncClient, session_id: str, worker: str | None = None) -> None:
         self._client = client
+        self._place = Place(client.base_url, worker)
         self.id = session_id
-        self.base_url = wire.openai_base_url(client.base_url, session_id)
+
+    @property
+    def base_url(self) -> str:
+        """Where an OpenAI client finds it."""
+        return wire.openai_base_url(self._place.url, self.id)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of {self._client.base_url}>"
 
     async def chat(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> ChatCompletion:
         """One turn; see ``Session.chat``."""
-        return await self._client._run(wire.chat(self.id, messages, fields))
+        return await self._client._run(wire.chat(self.id, messages, fields), self._place)
 
     async def read(self) -> SessionState:
         """Records and metadata."""
-        return await self._client._run(wire.read(self.id))
+        return await self._client._run(wire.read(self.id), self._place)
 
     async def samples(
         self,
@@ -165,8 +173,8 @@ class AsyncSession:
     ) -> SamplesReply:
         """Training samples; see ``Session.samples``."""
         call = wire.samples(self.id, max_seq_len=max_seq_len, metadata=metadata, rewards=rewards)
-        return await self._client._run(call)
+        return await self._client._run(call, self._place)
 
     async def delete(self) -> None:
         """End it; see ``Session.delete``."""
-        await self._client._run(wire.delete(self.id))
+        await self._client._run(wire.delete(self.id), self._place)

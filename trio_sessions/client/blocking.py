@@ -18,6 +18,7 @@ from trio_sessions.client.transport import (
     DEFAULT_BASE_URL,
     DEFAULT_TIMEOUT,
     LAST_WORD_SECONDS,
+    Place,
     answer_of,
     check_base_url,
     check_timeout,
@@ -83,7 +84,8 @@ class Client:
 
     def create_session(self) -> Session:
         """A new session, which lives until it is deleted."""
-        return Session(self, self._run(wire.create_session()))
+        created = self._run(wire.create_session())
+        return Session(self, created.session_id, created.worker)
 
     def attach(self, session_id: str) -> Session:
         """A session that exists already; nothing is sent."""
@@ -98,17 +100,19 @@ class Client:
         except BaseException:
             # What went wrong in the block is what the caller has to see, and soon.
             with suppress(ClientError):
-                self._run(wire.delete(session.id), timeout=min(self.timeout, LAST_WORD_SECONDS))
+                self._run(wire.delete(session.id), session._place, timeout=min(self.timeout, LAST_WORD_SECONDS))
             raise
         with suppress(SessionNotFound):
             session.delete()
 
-    def _run(self, call: Call[Result], *, timeout: float | None = None) -> Result:
-        attempts = Attempts(call, self.retry, self._jitter, gateway=self.base_url)
+    def _run(self, call: Call[Result], place: Place | None = None, *, timeout: float | None = None) -> Result:
+        place = place or Place(self.base_url)
+        attempts = Attempts(call, self.retry, self._jitter, gateway=place.url)
         while True:
             try:
-                response = self._http.request(**request_options(call, timeout or self.timeout))
+                response = self._http.request(**request_options(call, timeout or self.timeout, place))
             except httpx.HTTPError as error:
+                place.failed(error)
                 verdict: Any = attempts.failed(error)
             else:
                 verdict = attempts.answered(answer_of(response))
@@ -122,13 +126,17 @@ class Session:
 
     Attributes:
         id: its id.
-        base_url: where an OpenAI client finds it.
     """
 
-    def __init__(self, client: Client, session_id: str) -> None:
+    def __init__(self, client: Client, session_id: str, worker: str | None = None) -> None:
         self._client = client
+        self._place = Place(client.base_url, worker)
         self.id = session_id
-        self.base_url = wire.openai_base_url(client.base_url, session_id)
+
+    @property
+    def base_url(self) -> str:
+        """Where an OpenAI client finds it."""
+        return wire.openai_base_url(self._place.url, self.id)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of {self._client.base_url}>"
@@ -144,11 +152,11 @@ class Session:
             ValueError: the request is not JSON, or asks for a stream.
             ClientError: see ``trio_sessions.client.errors``.
         """
-        return self._client._run(wire.chat(self.id, messages, fields))
+        return self._client._run(wire.chat(self.id, messages, fields), self._place)
 
     def read(self) -> SessionState:
         """Records and metadata."""
-        return self._client._run(wire.read(self.id))
+        return self._client._run(wire.read(self.id), self._place)
 
     def samples(
         self,
@@ -168,7 +176,8 @@ class Session:
             ValueError: the request is not JSON.
             ClientError: see ``trio_sessions.client.errors``.
         """
-        return self._client._run(wire.samples(self.id, max_seq_len=max_seq_len, metadata=metadata, rewards=rewards))
+        call = wire.samples(self.id, max_seq_len=max_seq_len, metadata=metadata, rewards=rewards)
+        return self._client._run(call, self._place)
 
     def delete(self) -> None:
         """End it.
@@ -177,4 +186,4 @@ class Session:
             SessionNotFound: there was no such session; not when an earlier attempt of this call may have deleted it.
             ClientError: see ``trio_sessions.client.errors``.
         """
-        self._client._run(wire.delete(self.id))
+        self._client._run(wire.delete(self.id), self._place)

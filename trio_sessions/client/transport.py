@@ -17,6 +17,7 @@ __all__ = [
     "DEFAULT_BASE_URL",
     "DEFAULT_TIMEOUT",
     "LAST_WORD_SECONDS",
+    "Place",
     "answer_of",
     "check_base_url",
     "check_timeout",
@@ -35,6 +36,38 @@ _CONNECT_SECONDS: Final = 10.0
 _QUICK_SECONDS: Final = 30.0
 # Below the five seconds of most servers and routers: a connection that is about to be closed is not used.
 _KEEP_ALIVE_SECONDS: Final = 4.0
+
+
+class Place:
+    """Where requests about a session go: to the worker that has it, or to the gateway if that cannot be reached.
+
+    Args:
+        gateway: its URL.
+        worker: URL of the worker as the gateway told it, which need not be one that this machine can connect to.
+    """
+
+    def __init__(self, gateway: str, worker: str | None = None) -> None:
+        self._gateway = gateway
+        self._worker = None if worker is None else _usable(worker, gateway)
+
+    @property
+    def url(self) -> str:
+        """The URL that the path of a request is added to."""
+        return self._worker or self._gateway
+
+    def failed(self, error: httpx.HTTPError) -> None:
+        """Give up the worker if nobody answers there; the gateway passes everything on to it."""
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            self._worker = None
+
+
+def _usable(worker: str, gateway: str) -> str | None:
+    try:
+        url = check_base_url(worker)
+    except ConfigurationError:
+        return None
+    # What was to be encrypted is not sent in the clear because of an answer.
+    return url if httpx.URL(url).scheme == httpx.URL(gateway).scheme else None
 
 
 def check_base_url(url: str) -> str:
@@ -67,7 +100,6 @@ def check_timeout(seconds: float) -> float:
 def client_options(base_url: str, headers: Mapping[str, str] | None) -> dict[str, Any]:
     """Arguments for ``httpx.Client`` and ``httpx.AsyncClient``."""
     return {
-        "base_url": base_url,
         "headers": {"accept-encoding": "identity", **(headers or {})},
         # Proxies from the environment are for the outside world, not for a gateway next door.
         "trust_env": False,
@@ -80,12 +112,12 @@ def client_options(base_url: str, headers: Mapping[str, str] | None) -> dict[str
     }
 
 
-def request_options(call: Call[Any], timeout: float) -> dict[str, Any]:
+def request_options(call: Call[Any], timeout: float, place: Place) -> dict[str, Any]:
     """Arguments for ``request`` of either client."""
     seconds = min(timeout, _QUICK_SECONDS) if call.quick else timeout
     return {
         "method": call.method,
-        "url": call.path,
+        "url": f"{place.url}{call.path}",
         "content": call.body,
         "headers": {} if call.body is None else {"content-type": "application/json"},
         "timeout": httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS)),

@@ -28,6 +28,7 @@ __all__ = [
     "Answer",
     "Call",
     "ChatCompletion",
+    "Created",
     "Health",
     "SessionState",
     "chat",
@@ -119,6 +120,20 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
+class Created:
+    """A new session.
+
+    Attributes:
+        session_id: its id.
+        worker: URL of the worker of the gateway that has it, which is below it what the gateway is below its own; None
+            if there is no other.
+    """
+
+    session_id: str
+    worker: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ChatCompletion:
     """The answer of a turn.
 
@@ -160,12 +175,12 @@ def health() -> Call[Health]:
     return Call("GET", "/health", _read_health, repeatable=True, quick=True)
 
 
-def create_session() -> Call[str]:
-    """A new session; its id.
+def create_session() -> Call[Created]:
+    """A new session.
 
     Not repeatable: one that arrived unnoticed would be left behind.
     """
-    return Call("POST", "/sessions", _read_session_id, quick=True)
+    return Call("POST", "/sessions", _read_created, quick=True)
 
 
 def read(session_id: str) -> Call[SessionState]:
@@ -228,8 +243,14 @@ def _read_health(body: bytes) -> Health:
     return Health(status=_string(value, "status"), instance_id=_string(value, "session_server_instance_id"))
 
 
-def _read_session_id(body: bytes) -> str:
-    return _string(_object(body), "session_id")
+def _read_created(body: bytes) -> Created:
+    value = _object(body)
+    session_id = _string(value, "session_id")
+    base_url = value.get("base_url")
+    # What is not understood is left: the gateway itself can be asked for everything.
+    if not isinstance(base_url, str) or not base_url.endswith(_path(session_id)):
+        return Created(session_id, None)
+    return Created(session_id, base_url.removesuffix(_path(session_id)))
 
 
 def _read_state(body: bytes) -> SessionState:

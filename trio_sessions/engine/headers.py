@@ -6,12 +6,12 @@ from typing import Final
 
 from trio_sessions.engine.base import Headers
 
-__all__ = ["from_engine", "json_from_engine", "to_engine"]
+__all__ = ["HOP_BY_HOP", "from_engine", "json_from_engine", "to_engine"]
 
 ROUTING_KEY: Final = "X-SMG-Routing-Key"
 
 # RFC 9110, 7.6.1: these describe one connection, not the message.
-_HOP_BY_HOP: Final = frozenset(
+HOP_BY_HOP: Final = frozenset(
     {
         "connection",
         "keep-alive",
@@ -25,9 +25,9 @@ _HOP_BY_HOP: Final = frozenset(
     }
 )
 # Answers are decoded here, so it is our client, not the agent, that says which encodings it can read.
-_NOT_TO_ENGINE: Final = _HOP_BY_HOP | {"accept-encoding", "content-length", "expect", "host", ROUTING_KEY.lower()}
+_NOT_TO_ENGINE: Final = HOP_BY_HOP | {"accept-encoding", "content-length", "expect", "host", ROUTING_KEY.lower()}
 # The body is sent on decoded, and there is one server and one date on the wire: ours.
-_NOT_FROM_ENGINE: Final = _HOP_BY_HOP | {"content-length", "content-encoding", "server", "date"}
+_NOT_FROM_ENGINE: Final = HOP_BY_HOP | {"content-length", "content-encoding", "server", "date"}
 
 
 def to_engine(headers: Headers, *, session_id: str) -> list[tuple[str, str]]:

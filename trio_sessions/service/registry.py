@@ -46,6 +46,10 @@ class SessionRegistry:
         self._idle = trio.Event()
         self._idle.set()
 
+    def __len__(self) -> int:
+        """How many sessions are open."""
+        return len(self._sessions)
+
     def create(self) -> Session:
         """A new, empty session.
 
