@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         ASGISendCallable,
         ASGISendEvent,
         Framework,
+        HTTPResponseStartEvent,
         Scope,
     )
 
@@ -58,6 +59,7 @@ _BACKLOG: Final = 2048
 _KEEP_ALIVE_SECONDS: Final = 75.0
 # Several times Hypercorn's: a body of megabytes arrives in fewer pieces, each of which passes through many hands.
 _RECEIVE_BYTES: Final = 128 * 1024
+_FINAL_ANSWER: Final = tuple(b"HTTP/1.1 %d" % digit for digit in range(2, 6))
 _ADVICE: Final = "choose another --host or --port (0 picks a free one)"
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.hosting")
@@ -255,6 +257,7 @@ class _Connection(TCPServer):
     ) -> None:
         super().__init__(app, config, context, cast("Any", state), cast("Any", stream))
         self._gone = False
+        self._head = b""
         self._idle_timer = _IdleTimer(config.keep_alive_timeout, cast("EventWrapper", context.terminated))
         # What Hypercorn restarts and stops.
         self.idle_task = cast("Any", self._idle_timer)
@@ -272,9 +275,16 @@ class _Connection(TCPServer):
         self._idle_timer.end()
 
     async def protocol_send(self, event: Event) -> None:
-        if isinstance(event, RawData) and not event.data:
-            # The end of an answer of known length is no bytes.
-            return
+        if isinstance(event, RawData):
+            if event.data.startswith(_FINAL_ANSWER):
+                # The body follows at once, see ``WholeRequests``: both are sent together.
+                self._head = event.data
+                return
+            event = RawData(self._head + event.data)
+            self._head = b""
+            if not event.data:
+                # The end of an answer of known length is no bytes.
+                return
         if not (self._gone and isinstance(event, Updated)):
             await super().protocol_send(event)
 
@@ -341,6 +351,7 @@ class WholeRequests:
     async def _run(self, scope: Scope, body: bytes, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         delivered = False
         complete = False
+        start: ASGISendEvent | None = None
 
         async def receive_whole() -> ASGIReceiveEvent:
             nonlocal delivered
@@ -353,10 +364,16 @@ class WholeRequests:
             return event
 
         async def send_marking(event: ASGISendEvent) -> None:
-            nonlocal complete
+            nonlocal complete, start
+            if event["type"] == "http.response.start":
+                start = _with_header_bytes(event)
+                return
             if event["type"] == "http.response.body" and not event.get("more_body", False):
                 complete = True
-            await send(_with_header_bytes(event))
+            if start is not None:
+                await send(start)
+                start = None
+            await send(event)
 
         await self._app(scope, receive_whole, send_marking)
 
@@ -383,8 +400,6 @@ async def _refuse_websocket(send: ASGISendCallable) -> None:
     await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
 
 
-def _with_header_bytes(event: ASGISendEvent) -> ASGISendEvent:
-    if event["type"] != "http.response.start":
-        return event
+def _with_header_bytes(event: HTTPResponseStartEvent) -> HTTPResponseStartEvent:
     headers = [(name, value.decode().encode("latin-1", errors="replace")) for name, value in event["headers"]]
     return {**event, "headers": headers}

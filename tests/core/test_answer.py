@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.core import PATIENT
-from trio_sessions.core.answer import split_answer, without_replay_payloads
+from trio_sessions.core.answer import hollow_answer, split_answer, without_replay_payloads
 from trio_sessions.core.json import InvalidJSON, compact
 from trio_sessions.testing.strategies import json_values
 
@@ -60,7 +60,7 @@ def _one(meta: str, rest: str = "") -> bytes:
 @example(_one('"id":"\\u0041","routed_experts":"AAAA"'))
 @example(_one(f'"id":"{PAYLOAD}","routed_experts":"{PAYLOAD}"', f',"routed_experts":"{PAYLOAD}"'))
 def test_the_whole_is_the_answer_and_the_bare_one_lacks_the_payloads(body):
-    split = split_answer(body)
+    split = split_answer(body, hollow_answer(body))
     assert split.whole == compact(body)
     assert split.bare == compact(split.bare)
     assert json.loads(split.bare) == _without(json.loads(body))
@@ -68,20 +68,31 @@ def test_the_whole_is_the_answer_and_the_bare_one_lacks_the_payloads(body):
 
 def test_a_compact_answer_is_kept_as_it_came():
     body = _one(f'"id":"x","routed_experts":"{PAYLOAD}"')
-    assert split_answer(body).whole is body
-    assert split_answer(body).bare == _one('"id":"x"')
+    split = split_answer(body, hollow_answer(body))
+    assert split.whole is body
+    assert split.bare == _one('"id":"x"')
 
 
 def test_two_choices():
     choice = f'{{"meta_info":{{"routed_experts":"{PAYLOAD}"}}}}'
-    split = split_answer(f'{{"choices":[{choice},{{}},{choice}]}}'.encode())
+    body = f'{{"choices":[{choice},{{}},{choice}]}}'.encode()
+    split = split_answer(body, hollow_answer(body))
     assert split.bare == b'{"choices":[{"meta_info":{}},{},{"meta_info":{}}]}'
+
+
+@PATIENT
+@given(st.binary(max_size=30) | spellings.flatmap(lambda body: st.integers(0, len(body)).map(lambda end: body[:end])))
+def test_what_is_no_answer_is_left_as_it_is(body):
+    try:
+        json.loads(body)
+    except ValueError:
+        assert hollow_answer(body) is body
 
 
 @pytest.mark.parametrize("meta", ['"a":NaN,"routed_experts":"AAAA"', '"a":"\\ud800","routed_experts":"AAAA"'])
 def test_what_is_no_json_is_refused(meta):
     with pytest.raises(InvalidJSON):
-        split_answer(_one(meta))
+        split_answer(_one(meta), hollow_answer(_one(meta)))
 
 
 @PATIENT

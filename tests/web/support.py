@@ -178,9 +178,10 @@ class RawConnection:
                 response = RawResponse(version, int(status), headers, b"")
                 if to == "HEAD" or status in ("204", "304"):
                     return response
-                lengths = response.all("content-length")
-                assert len(lengths) == 1, f"no single content-length: {head!r}"
-                return RawResponse(version, int(status), headers, await self._exactly(int(lengths[0])))
+                lengths, codings = response.all("content-length"), response.all("transfer-encoding")
+                assert len(lengths) + len(codings) == 1, f"not framed in one way: {head!r}"
+                body = await (self._exactly(int(lengths[0])) if lengths else self._chunks())
+                return RawResponse(version, int(status), headers, body)
 
     async def interim(self) -> bytes:
         """The status line of an interim response."""
@@ -205,6 +206,14 @@ class RawConnection:
         while len(self._received) < size:
             await self._receive()
         body, self._received = self._received[:size], self._received[size:]
+        return body
+
+    async def _chunks(self) -> bytes:
+        body = b""
+        while size := int(await self._until(b"\r\n"), 16):
+            body += await self._exactly(size)
+            assert await self._exactly(2) == b"\r\n"
+        assert await self._exactly(2) == b"\r\n"
         return body
 
     async def _receive(self) -> None:

@@ -13,9 +13,10 @@ import numpy as np
 
 from trio_sessions.core import json
 
-__all__ = ["SplitAnswer", "split_answer", "without_replay_payloads"]
+__all__ = ["SplitAnswer", "hollow_answer", "split_answer", "without_replay_payloads"]
 
 _REPLAY_KEYS: Final = ("routed_experts", "indexer_topk")
+_QUOTED_KEYS: Final = tuple(b'"%b"' % key.encode() for key in _REPLAY_KEYS)
 _HOLLOW: Final = b"null"
 
 
@@ -51,24 +52,48 @@ _object_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def split_answer(body: bytes) -> SplitAnswer:
+def hollow_answer(body: bytes) -> bytes:
+    """``body`` with null in the place of every replay payload; ``body`` itself where there is none.
+
+    That is also so where it is not what an engine sends, or where a payload is spelled as base64 never is.
+
+    Args:
+        body: an engine's answer as it came, checked or not.
+    """
+    try:
+        choices = _answer_decoder.decode(body).choices
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return body
+    pieces = []
+    at = 0
+    for choice in choices:
+        for payload in _payloads(choice.meta_info):
+            start = _address(payload) - _address(body)
+            pieces.append(body[at:start])
+            at = start + len(memoryview(payload))
+    if not pieces:
+        return body
+    pieces.append(body[at:])
+    hollow = _HOLLOW.join(pieces)
+    # Only a string of ASCII without escapes is the same in compact JSON.
+    plain = body.isascii() and body.count(b"\\") == hollow.count(b"\\")
+    return hollow if plain else body
+
+
+def split_answer(body: bytes, hollow: bytes) -> SplitAnswer:
     """The two forms of a chat completion.
 
     Args:
         body: JSON whose ``choices`` is a list.
+        hollow: from ``hollow_answer``.
 
     Raises:
         InvalidJSON: as ``json.compact``.
     """
-    if not any(b'"%b"' % key.encode() in body for key in _REPLAY_KEYS):
-        whole = json.compact(body)
-        return SplitAnswer(whole=whole, bare=whole)
-    hollow = _hollow(body)
-    compact = None if hollow is None else json.compact(hollow)
-    if compact is not None and compact == hollow:
-        return SplitAnswer(whole=body, bare=without_replay_payloads(compact))
-    whole = json.compact(body)
-    return SplitAnswer(whole=whole, bare=without_replay_payloads(whole if compact is None else compact))
+    compact = json.compact(hollow)
+    whole = compact if hollow is body else body if compact is hollow else json.compact(body)
+    bare = without_replay_payloads(compact) if any(key in compact for key in _QUOTED_KEYS) else compact
+    return SplitAnswer(whole=whole, bare=bare)
 
 
 def without_replay_payloads(answer: bytes) -> bytes:
@@ -83,33 +108,12 @@ def without_replay_payloads(answer: bytes) -> bytes:
     return msgspec.json.encode(completion)
 
 
-def _hollow(body: bytes) -> bytes | None:
-    """``body`` with null for every payload; None where it is not what an engine sends."""
-    try:
-        choices = _answer_decoder.decode(body).choices
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    pieces = []
-    at = 0
-    for choice in choices:
-        for payload in _payloads(choice.meta_info):
-            text = bytes(payload)
-            if not text.startswith(b'"') or b"\\" in text or not text.isascii():
-                # Not a string of base64 that is spelled as compact JSON spells it.
-                return None
-            start = _address(payload) - _address(body)
-            pieces.append(body[at:start])
-            at = start + len(text)
-    pieces.append(body[at:])
-    return _HOLLOW.join(pieces)
-
-
 def _payloads(meta: _MetaInfo | None) -> list[msgspec.Raw]:
-    """The payloads of a choice in the order in which they lie in the answer."""
+    """The strings among the payloads of a choice, in the order in which they lie in the answer."""
     if meta is None:
         return []
     held = [raw for raw in (meta.routed_experts, meta.indexer_topk) if not isinstance(raw, msgspec.UnsetType)]
-    return sorted((raw for raw in held if bytes(memoryview(raw)[:4]) != _HOLLOW), key=_address)
+    return sorted((raw for raw in held if bytes(memoryview(raw)[:1]) == b'"'), key=_address)
 
 
 def _address(view: bytes | msgspec.Raw) -> int:
