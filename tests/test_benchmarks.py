@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import loop, samples, tree
+from benchmarks import engine_client, loop, samples, tree
 from benchmarks.render import measure
 from trio_sessions.render.load import load_renderer
 
@@ -30,3 +30,10 @@ def test_samples_gives_what_an_assembly_costs() -> None:
     assert found.megabytes > found.payload_megabytes > 0.1
     assert found.seconds > 0
     assert found.stall_ms > 0
+
+
+def test_engine_client_gives_a_row_a_load() -> None:
+    loads = (engine_client.Load(in_flight=1, calls=5), engine_client.Load(in_flight=4, calls=8, answer_bytes=300_000))
+    rows = engine_client.measure(loads, repeats=1)
+    assert tuple(row.load for row in rows) == loads
+    assert all(row.own_ms > 0 and row.one_pool_ms > 0 and row.sharded_ms > 0 for row in rows)

@@ -163,9 +163,6 @@ class Carried:
                     head = await self._read_head(timed=False)
                 except httpx.TransportError as error:
                     not_read = error
-            if not self._sent:
-                # The last bytes may just have left, and the task that sent them not yet be back.
-                await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
         if head is not None:
             return head
