@@ -47,6 +47,7 @@ class CancelAt(trio.abc.Instrument):
 async def cancel_at(place: int, scenario: Callable[[], Awaitable[object]]) -> bool:
     """Run ``scenario`` and cancel it there, at 0 before it begins; whether it got as far as that."""
     reached = False
+    ended = trio.Event()
 
     async def run() -> None:
         nonlocal reached
@@ -59,9 +60,12 @@ async def cancel_at(place: int, scenario: Callable[[], Awaitable[object]]) -> bo
             await scenario()
         trio.lowlevel.remove_instrument(instrument)
         reached = instrument.places >= place
+        ended.set()
 
+    # In a task of its own, as the server's are below this one.
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
+        await ended.wait()
     return reached
 
 

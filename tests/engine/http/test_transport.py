@@ -203,6 +203,19 @@ async def test_an_answer_is_taken_before_all_of_the_request_is_sent(generated, t
         assert transport.state == _idle(0)
 
 
+@pytest.mark.parametrize("content", [b"{}", LARGE])
+async def test_a_server_that_turns_everybody_away_at_the_door_is_understood(content):
+    async def handler(connection: Connection) -> None:
+        await connection.send(response(b"busy", status="503 X"))
+        connection.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    async with serving(handler) as server, TrioTransport() as transport:
+        for _ in range(20):
+            answer = await transport.handle_async_request(request(server, content=content))
+            assert (answer.status_code, await answer.aread()) == (503, b"busy")
+        assert server.connections == 20
+
+
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 413"])
 async def test_a_request_that_is_cut_off_without_an_answer_is_an_error(answer):
     async def handler(connection: Connection) -> None:
@@ -330,15 +343,11 @@ async def test_no_more_are_kept_than_may_be():
 @settings(max_examples=60)
 def test_hostile_bytes_neither_hang_nor_reach_the_next_answer(raw, places, closes):
     async def main() -> None:
-        first = True
-
         async def handler(connection: Connection) -> None:
-            nonlocal first
-            while await connection.read() is not None:
-                if not first:
+            while (received := await connection.read()) is not None:
+                if received.body != b"first":
                     await connection.send(response(b"next"))
                     continue
-                first = False
                 for piece in cut(raw, places):
                     await connection.send(piece)
                     await wait_all_tasks_blocked()
@@ -347,7 +356,7 @@ def test_hostile_bytes_neither_hang_nor_reach_the_next_answer(raw, places, close
 
         async with serving(handler) as server, TrioTransport(limits=Limits(body_bytes=1000)) as transport:
             with suppress(httpx.RemoteProtocolError, httpx.ReadTimeout):
-                await call(transport, server, read=0.01)
+                await call(transport, server, content=b"first", read=0.01)
             assert transport.state.in_flight == 0
             assert await call(transport, server) == b"next"
 
@@ -719,6 +728,14 @@ async def test_what_is_in_flight_when_it_is_closed_is_answered_and_then_closed()
             transport.close()
             go.set()
         await settled(server, transport)
+        assert transport.state == _idle(0)
+
+
+@pytest.mark.parametrize("host", ["x" * 64 + ".invalid", "nowhere.invalid"])
+async def test_a_host_that_is_none(host):
+    async with TrioTransport() as transport:
+        with pytest.raises(httpx.ConnectError, match=r".+"):
+            await transport.handle_async_request(httpx.Request("GET", f"http://{host}/"))
         assert transport.state == _idle(0)
 
 
