@@ -73,7 +73,7 @@ LOADS = (
     Load(in_flight=1, calls=1_000),
     Load(in_flight=64, calls=1_000),
     Load(in_flight=256, calls=1_024),
-    Load(in_flight=1024, calls=2_048),
+    Load(in_flight=1024, calls=1_024),
     Load(in_flight=1, calls=40, request_bytes=400_000, answer_bytes=4_000_000),
 )
 QUICK = (Load(in_flight=1, calls=50), Load(in_flight=16, calls=100))
