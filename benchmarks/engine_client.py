@@ -1,31 +1,33 @@
 """What a call to the engine costs the gateway: the engine client against ``httpx.AsyncClient`` with its own pool.
 
-``python -m benchmarks.engine_client [--quick]`` prints medians of CPU time per call of this process. The engine is a
-process of its own that answers when all calls in flight have had the time to arrive, so that they really are.
+The engine is a process of its own that answers when all calls in flight have had the time to arrive, so that they
+really are.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import multiprocessing
-import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import Final
 from zlib import crc32
 
 import httpx
 import trio
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
+from benchmarks.figures import Row, Table, figure, ratio
+from benchmarks.options import Options
 from trio_sessions.engine.base import Engine, EngineAnswer, EngineCall
 from trio_sessions.engine.sglang import SGLangEngine
 
+__all__ = ["measure"]
+
+PART: Final = "engine"
+_REPEATS: Final = 5
 # So few that a client which costs little is idle for most of the time, and no queue forms.
 _CALLS_PER_SECOND = 1_000
 
@@ -52,50 +54,47 @@ class Load:
         return 0.0 if self.in_flight == 1 else self.in_flight / _CALLS_PER_SECOND
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Medians at one load, in milliseconds of CPU time per call.
-
-    Attributes:
-        load: which one.
-        own_ms: the engine client.
-        one_pool_ms: one ``httpx.AsyncClient``.
-        sharded_ms: 16 of them, sessions spread over them.
-    """
-
-    load: Load
-    own_ms: float
-    one_pool_ms: float
-    sharded_ms: float
-
-
 LOADS = (
     Load(in_flight=1, calls=1_000),
     Load(in_flight=64, calls=1_000),
     Load(in_flight=256, calls=1_024),
-    Load(in_flight=1024, calls=2_048),
+    Load(in_flight=1024, calls=1_024),
     Load(in_flight=1, calls=40, request_bytes=400_000, answer_bytes=4_000_000),
 )
 QUICK = (Load(in_flight=1, calls=50), Load(in_flight=16, calls=100))
 
 
-def measure(loads: Sequence[Load] = LOADS, *, repeats: int = 5) -> list[Row]:
+def measure(options: Options) -> list[Table]:
     """One row a load; the clients take turns, so that all meet the same noise."""
     with _engine_process() as url:
-        return [_row(url, load, repeats) for load in track(loads, description="measuring", transient=True)]
+        rows = [_row(url, load, options) for load in (QUICK if options.quick else LOADS)]
+    return [Table(PART, "processor time of one engine call", tuple(rows))]
 
 
-def _row(url: str, load: Load, repeats: int) -> Row:
+def _row(url: str, load: Load, options: Options) -> Row:
+    options.show.step(f"{load.in_flight:,} engine calls in flight, answers of {load.answer_bytes:,} bytes")
     samples = [
         (
             trio.run(_cpu_ms, SGLangEngine(url, timeout=600), load),
             trio.run(_cpu_ms, _HttpxEngine(url, pools=1), load),
             trio.run(_cpu_ms, _HttpxEngine(url, pools=16), load),
         )
-        for _ in range(repeats)
+        for _ in range(options.times(_REPEATS))
     ]
-    own, one_pool, sharded = (statistics.median(column) for column in zip(*samples, strict=True))
-    return Row(load=load, own_ms=own, one_pool_ms=one_pool, sharded_ms=sharded)
+    own, one_pool, sharded = (figure(column) for column in zip(*samples, strict=True))
+    return Row(
+        {
+            "in flight": f"{load.in_flight:,}",
+            "sent": f"{load.request_bytes:,} B",
+            "received": f"{load.answer_bytes:,} B",
+        },
+        {
+            "own_ms": own,
+            "one_httpx_pool_ms": one_pool,
+            "sixteen_httpx_pools_ms": sharded,
+            "own_to_one_pool": ratio(own, one_pool),
+        },
+    )
 
 
 async def _cpu_ms(client: SGLangEngine | _HttpxEngine, load: Load) -> float:
@@ -225,28 +224,3 @@ def _engine_process() -> Iterator[str]:
     finally:
         process.terminate()
         process.join()
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few calls, to see that it runs")
-    quick = bool(parser.parse_args().quick)
-    rows = measure(QUICK if quick else LOADS, repeats=1 if quick else 5)
-    table = Table(
-        "in flight", "sent", "received", "own, ms", "one pool, ms", "16 pools, ms", title="CPU per engine call"
-    )
-    for row in rows:
-        table.add_row(
-            str(row.load.in_flight),
-            str(row.load.request_bytes),
-            str(row.load.answer_bytes),
-            f"{row.own_ms:.2f}",
-            f"{row.one_pool_ms:.2f}",
-            f"{row.sharded_ms:.2f}",
-        )
-    Console().print(table)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks import loop, primitives, proxy, samples, tokenization, versus
+from benchmarks import engine_client, loop, primitives, proxy, samples, tokenization, versus
 from benchmarks.figures import Table
 from benchmarks.options import Options
 
@@ -34,6 +34,7 @@ class Part:
 PARTS: Final = (
     Part("tokenize", "rendering everything against only what is new", tokenization.measure),
     Part("primitives", "the pure functions of a turn, by size", primitives.measure),
+    Part("engine", "the engine client against httpx's own pool, by calls in flight", engine_client.measure),
     Part("loop", "how long the event loop stands still while long texts are encoded", loop.measure),
     Part("samples", "how long it stands still while samples are assembled", samples.measure),
     Part("proxy", "turns through the gateway: time, processor time, memory", proxy.measure),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import gzip
 import itertools
+import re
 import socket
 import zlib
 
+import httpx
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -133,6 +134,30 @@ DROPPED = {
     "Transfer-Encoding": "chunked",
     "Upgrade": "h2c",
 }
+
+
+@pytest.mark.parametrize(
+    ("headers", "sent"),
+    [
+        ((), ["Accept: */*", "Connection: keep-alive", "User-Agent: python-httpx/*", "accept-encoding: identity"]),
+        (
+            (("user-agent", "x/1"), ("ACCEPT", "a"), ("accept", "b"), ("X-A", "1")),
+            [
+                *("Connection: keep-alive", "accept-encoding: identity"),
+                *("user-agent: x/1", "ACCEPT: a", "accept: b", "X-A: 1"),
+            ],
+        ),
+    ],
+)
+async def test_every_header_on_the_wire(headers, sent):
+    request = await _sent(headers=headers)
+    [(host, _), *rest] = request.headers
+    assert host == "Host"
+    assert [f"{name}: {value}".replace(httpx.__version__, "*") for name, value in rest] == [
+        *sent,
+        "X-SMG-Routing-Key: s1",
+        "Content-Length: 2",
+    ]
 
 
 async def test_what_belongs_to_one_connection_is_dropped():
@@ -277,21 +302,52 @@ async def test_malformed_http_is_no_answer(sent):
         await _call_once(_once(sent))
 
 
-# httpx leaves generators to the garbage collector when decoding fails; the connection is closed all the same.
-@pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning")
+LIMIT = 10_000
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        response(b"x" * (LIMIT + 1)),
+        b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (LIMIT + 1),
+        # A thousand times as much as is sent.
+        response(gzip.compress(b"x" * 2**22), headers=(("content-encoding", "gzip"),)),
+    ],
+)
+async def test_an_answer_that_is_too_large_is_no_answer(answer):
+    async with (
+        serving(_once(answer)) as server,
+        SGLangEngine(server.url, timeout=600, max_answer_bytes=LIMIT) as engine,
+    ):
+        with pytest.raises(EngineUnreachable) as caught:
+            await engine.call(_call())
+    assert re.fullmatch(
+        r"backend transport error: AnswerTooLarge: the answer's body has \d+ bytes or more( when decoded)?, "
+        r"and may have 10000; --max-answer-mb says how much",
+        str(caught.value),
+    )
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+async def test_an_answer_may_be_as_large_as_the_limit(encoding):
+    body = b"x" * LIMIT
+    encoded = gzip.compress(body) if encoding == "gzip" else body
+    answer = response(encoded, headers=(("content-encoding", encoding),))
+    async with (
+        serving(_once(answer)) as server,
+        SGLangEngine(server.url, timeout=600, max_answer_bytes=LIMIT) as engine,
+    ):
+        assert (await engine.call(_call())).body == body
+
+
 async def test_a_body_that_does_not_decode_is_no_answer():
     garbled = response(b"not gzip", headers=(("content-encoding", "gzip"),))
-    gone = trio.Event()
-
-    async def until_gone(connection: Connection) -> None:
-        await connection.until_closed()
-        gone.set()
-
-    async with serving(_once(garbled, until_gone)) as server, SGLangEngine(server.url, timeout=600) as engine:
-        with pytest.raises(EngineUnreachable, match=r"^backend transport error: DecodingError: "):
-            await engine.call(_call())
-        await gone.wait()
-    gc.collect()
+    async with serving(garbled) as server, SGLangEngine(server.url, timeout=600) as engine:
+        for _ in range(2):
+            with pytest.raises(EngineUnreachable, match=r"^backend transport error: DecodingError: "):
+                await engine.call(_call())
+        # It was read to its end, and the connection is none the worse for it.
+        assert server.connections == 1
 
 
 async def test_a_reset_connection_is_no_answer():

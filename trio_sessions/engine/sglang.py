@@ -97,25 +97,23 @@ class SGLangEngine:
         )
 
     async def _read(self, response: httpx.Response) -> bytes:
-        try:
-            if "content-encoding" not in response.headers:
-                return await response.aread()
-            return await self._decoded(response)
-        except BaseException:
-            await response.aclose()
-            raise
+        """The body, read from the transport itself: httpx's generators around it cost, and can be left unfinished."""
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        pieces = [piece async for piece in response.stream]
+        encoding = response.headers.get("content-encoding")
+        return b"".join(pieces) if encoding is None else self._decode(encoding, pieces)
 
-    async def _decoded(self, response: httpx.Response) -> bytes:
+    def _decode(self, encoding: str, pieces: list[bytes]) -> bytes:
         # A little that was sent can be very much when it is decoded.
         most = self._max_answer_bytes
-        pieces = []
+        decoded = []
         size = 0
-        async for piece in response.aiter_bytes():
+        for piece in httpx.Response(200, headers={"content-encoding": encoding}, content=iter(pieces)).iter_bytes():
             size += len(piece)
             if size > most:
                 raise AnswerTooLarge(f"the answer's body has {size} bytes or more when decoded, and may have {most}")
-            pieces.append(piece)
-        return b"".join(pieces)
+            decoded.append(piece)
+        return b"".join(decoded)
 
 
 def _headers(request: EngineCall) -> list[tuple[bytes, bytes]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ class Tls:
 
     server: ssl.SSLContext
     client: ssl.SSLContext
+    certificate: Path
 
 
 @pytest.fixture(scope="session")
@@ -33,4 +35,4 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
     )
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate, key)
-    return Tls(server=server, client=ssl.create_default_context(cafile=certificate))
+    return Tls(server=server, client=ssl.create_default_context(cafile=certificate), certificate=certificate)

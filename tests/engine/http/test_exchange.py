@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field
 
 import httpx
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.engine.http.support import HOSTILE, cut
 from trio_sessions.engine.http.exchange import AnswerTooLarge, Exchange, Head, Limits
 
 HOST = [(b"Host", b"x")]
@@ -272,34 +272,21 @@ def answers(draw: st.DrawFn) -> Answer:
     return Answer(raw, body, keeps=version == b"1.1" and not connection)
 
 
-def _cut(data: bytes, places: list[int]) -> list[bytes]:
-    edges = [0, *sorted({place % (len(data) + 1) for place in places}), len(data)]
-    return [data[a:b] for a, b in itertools.pairwise(edges) if a < b]
-
-
 @given(answers(), st.lists(st.integers(0, 10_000), max_size=20))
-def test_it_does_not_matter_where_an_answer_is_cut(answer, places):
-    assert got(_cut(answer.raw, places)) == Got(200, answer.body, answer.keeps)
+def test_it_does_not_matter_where_an_answer_iscut(answer, places):
+    assert got(cut(answer.raw, places)) == Got(200, answer.body, answer.keeps)
 
 
 @given(answers(), st.binary(min_size=1, max_size=30), st.lists(st.integers(0, 10_000), max_size=20))
 def test_what_comes_behind_an_answer_neither_changes_it_nor_outlives_it(answer, surplus, places):
-    assert got(_cut(answer.raw + surplus, places)) == Got(200, answer.body, reusable=False)
+    assert got(cut(answer.raw + surplus, places)) == Got(200, answer.body, reusable=False)
 
 
 @given(answers(), st.integers(0, 10_000), st.lists(st.integers(0, 10_000), max_size=8))
 def test_an_answer_that_is_cut_off_is_an_error(answer, end, places):
     raw = answer.raw[: end % len(answer.raw)]
     with pytest.raises(httpx.RemoteProtocolError):
-        got([*_cut(raw, places), CLOSED])
-
-
-FRAGMENTS = [
-    *(b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 X\r\n", b"HTTP/1.0 204 X\r\n", b"\r\n", b"\n", b"\r", b" ", b"\x00"),
-    *(b"content-length: 3\r\n", b"content-length: 99999999999999999999\r\n", b"connection: close\r\n", b"x: y\r\n"),
-    *(b"transfer-encoding: chunked\r\n", b"3\r\nabc\r\n", b"0\r\n\r\n", b"ffffffffff\r\n", b"abc"),
-]
-HOSTILE = st.binary(max_size=200) | st.lists(st.sampled_from(FRAGMENTS), max_size=12).map(b"".join)
+        got([*cut(raw, places), CLOSED])
 
 
 @given(HOSTILE, st.lists(st.integers(0, 10_000), max_size=10))
@@ -309,7 +296,7 @@ def test_hostile_bytes_are_an_answer_or_an_error_and_nothing_else(raw, places):
     limits = Limits(head_bytes=1000, body_bytes=100)
     made = exchange(limits=limits)
     try:
-        result = got([*_cut(raw, places), CLOSED], made)
+        result = got([*cut(raw, places), CLOSED], made)
     except httpx.RemoteProtocolError:
         assert not made.reusable
         return

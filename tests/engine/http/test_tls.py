@@ -11,7 +11,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from tests.engine.http.support import call, open_sockets, request, settled
 from tests.raw_server import Connection, response, serving
+from trio_sessions.engine.base import EngineCall
 from trio_sessions.engine.http import PoolState, TrioTransport
+from trio_sessions.engine.sglang import SGLangEngine
 
 
 async def test_a_connection_is_used_again(tls):
@@ -120,3 +122,12 @@ async def test_an_early_answer_is_taken(tls):
         answer = await transport.handle_async_request(request(server, content=b"x" * 20 * 2**20))
         assert (answer.status_code, await answer.aread()) == (413, b"too large")
         assert transport.state == PoolState(idle=0, in_flight=0, waiting=0)
+
+
+async def test_an_engine_whose_certificate_the_system_trusts(tls, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls.certificate))
+    call_of_it = EngineCall(method="POST", path="v1/x", query="", headers=(), body=b"{}", session_id="s")
+    async with serving(response(b"1"), tls=tls.server) as server, SGLangEngine(server.url, timeout=600) as engine:
+        for _ in range(2):
+            assert (await engine.call(call_of_it)).body == b"1"
+        assert server.connections == 1

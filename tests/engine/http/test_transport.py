@@ -5,20 +5,22 @@ from __future__ import annotations
 import gzip
 import socket
 import struct
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import httpx
 import pytest
 import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.engine.http.support import call, open_sockets, request, settled
+from tests.engine.http.support import HOSTILE, call, cut, open_sockets, request, settled
 from tests.raw_server import Connection, response, serving
 from trio_sessions.engine.http import AnswerTooLarge, Limits, PoolState, TrioTransport, wire
 from trio_sessions.engine.http.wire import Origin
 
 # Bounds tests that jump the clock; those that do not are bounded by ``serving``.
-PATIENCE = 1000
+PATIENCE = 100
 LARGE = b"x" * (20 * 2**20)
 """More than the kernel takes of a request that nobody reads."""
 
@@ -26,7 +28,7 @@ LARGE = b"x" * (20 * 2**20)
 @pytest.fixture
 def clock() -> MockClock:
     """Moves when it is told to, and with real time so that a test that hangs comes to an end."""
-    return MockClock(rate=10)
+    return MockClock(rate=1)
 
 
 def _idle(count: int) -> PoolState:
@@ -201,6 +203,19 @@ async def test_an_answer_is_taken_before_all_of_the_request_is_sent(generated, t
         assert transport.state == _idle(0)
 
 
+@pytest.mark.parametrize("content", [b"{}", LARGE])
+async def test_a_server_that_turns_everybody_away_at_the_door_is_understood(content):
+    async def handler(connection: Connection) -> None:
+        await connection.send(response(b"busy", status="503 X"))
+        connection.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    async with serving(handler) as server, TrioTransport() as transport:
+        for _ in range(20):
+            answer = await transport.handle_async_request(request(server, content=content))
+            assert (answer.status_code, await answer.aread()) == (503, b"busy")
+        assert server.connections == 20
+
+
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 413"])
 async def test_a_request_that_is_cut_off_without_an_answer_is_an_error(answer):
     async def handler(connection: Connection) -> None:
@@ -324,6 +339,30 @@ async def test_no_more_are_kept_than_may_be():
         assert server.connections == 2
 
 
+@given(HOSTILE, st.lists(st.integers(0, 10_000), max_size=3), st.booleans())
+@settings(max_examples=60)
+def test_hostile_bytes_neither_hang_nor_reach_the_next_answer(raw, places, closes):
+    async def main() -> None:
+        async def handler(connection: Connection) -> None:
+            while (received := await connection.read()) is not None:
+                if received.body != b"first":
+                    await connection.send(response(b"next"))
+                    continue
+                for piece in cut(raw, places):
+                    await connection.send(piece)
+                    await wait_all_tasks_blocked()
+                if closes:
+                    return
+
+        async with serving(handler) as server, TrioTransport(limits=Limits(body_bytes=1000)) as transport:
+            with suppress(httpx.RemoteProtocolError, httpx.ReadTimeout):
+                await call(transport, server, content=b"first", read=0.01)
+            assert transport.state.in_flight == 0
+            assert await call(transport, server) == b"next"
+
+    trio.run(main)
+
+
 # -- what is sent again, and what never -------------------------------------------------------------------------------
 
 
@@ -391,15 +430,18 @@ async def test_a_response_can_be_read_as_it_comes():
         await connection.send(b"0\r\n\r\n")
         await connection.until_closed()
 
-    async with serving(handler) as server, httpx.AsyncClient(transport=TrioTransport()) as client:
-        async with client.stream("GET", server.url) as answer:
-            pieces = answer.aiter_bytes()
-            for piece in (b"a", b"bc"):
-                await sends.send(piece)
-                assert await anext(pieces) == piece
-            await sends.aclose()
-            with pytest.raises(StopAsyncIteration):
-                await anext(pieces)
+    async with (
+        serving(handler) as server,
+        httpx.AsyncClient(transport=TrioTransport()) as client,
+        client.stream("GET", server.url) as answer,
+    ):
+        pieces = answer.aiter_bytes()
+        for piece in (b"a", b"bc"):
+            await sends.send(piece)
+            assert await anext(pieces) == piece
+        await sends.aclose()
+        with pytest.raises(StopAsyncIteration):
+            await anext(pieces)
 
 
 @pytest.mark.parametrize("read", [0, 1])
@@ -510,7 +552,7 @@ async def test_requests_over_the_limit_wait_in_the_order_in_which_they_came():
 # -- timeouts ---------------------------------------------------------------------------------------------------------
 
 
-async def _given_up(clock: MockClock, error: type[Exception], transport: TrioTransport, *jumps: float, start) -> None:
+async def _given_up(clock: MockClock, error: type[Exception], *jumps: float, start) -> None:
     """A call that is given up after exactly those jumps of the clock."""
     raised = trio.Event()
 
@@ -536,7 +578,8 @@ async def test_a_pool_timeout(clock):
     async with serving(handler, patience=PATIENCE) as server, TrioTransport(max_in_flight=1) as transport:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(call, transport, server)
-            await _given_up(clock, httpx.PoolTimeout, transport, 3, 4, start=lambda: call(transport, server, pool=7))
+            await wait_all_tasks_blocked()
+            await _given_up(clock, httpx.PoolTimeout, 3, 4, start=lambda: call(transport, server, pool=7))
             assert transport.state == PoolState(idle=0, in_flight=1, waiting=0)
             nursery.cancel_scope.cancel()
         assert transport.state == _idle(0)
@@ -551,9 +594,7 @@ async def test_a_connect_timeout(clock):
         async with await trio.open_tcp_stream(host, port), TrioTransport() as transport:
             wanted = httpx.Request("GET", f"http://{host}:{port}", extensions={"timeout": {"connect": 7}})
             before = open_sockets()
-            await _given_up(
-                clock, httpx.ConnectTimeout, transport, 3, 4, start=lambda: transport.handle_async_request(wanted)
-            )
+            await _given_up(clock, httpx.ConnectTimeout, 3, 4, start=lambda: transport.handle_async_request(wanted))
             assert (transport.state, open_sockets()) == (_idle(0), before)
 
 
@@ -565,7 +606,7 @@ async def test_a_read_timeout(clock, sent):
         await connection.until_closed()
 
     async with serving(handler, patience=PATIENCE) as server, TrioTransport() as transport:
-        await _given_up(clock, httpx.ReadTimeout, transport, 3, 4, start=lambda: call(transport, server, read=7))
+        await _given_up(clock, httpx.ReadTimeout, 3, 4, start=lambda: call(transport, server, read=7))
         assert transport.state == _idle(0)
         await settled(server, transport)
 
@@ -579,24 +620,25 @@ async def test_a_read_timeout_is_for_each_piece(clock):
             await connection.send(piece)
         await connection.until_closed()
 
-    async with serving(handler, patience=PATIENCE) as server, TrioTransport() as transport:
-        async with trio.open_nursery() as nursery:
+    async with (
+        serving(handler, patience=PATIENCE) as server,
+        TrioTransport() as transport,
+        trio.open_nursery() as nursery,
+    ):
 
-            async def read() -> None:
-                assert await call(transport, server, read=7) == b"ab"
+        async def read() -> None:
+            assert await call(transport, server, read=7) == b"ab"
 
-            nursery.start_soon(read)
-            for piece in (b"HTTP/1.1 200 X\r\n", b"content-length: 2\r\n\r\n", b"a", b"b"):
-                await wait_all_tasks_blocked(0.01)
-                clock.jump(6)
-                await sends.send(piece)
+        nursery.start_soon(read)
+        for piece in (b"HTTP/1.1 200 X\r\n", b"content-length: 2\r\n\r\n", b"a", b"b"):
+            await wait_all_tasks_blocked(0.01)
+            clock.jump(6)
+            await sends.send(piece)
 
 
 async def test_a_write_timeout(clock):
     async with serving(_read_nothing, patience=PATIENCE) as server, TrioTransport() as transport:
-        await _given_up(
-            clock, httpx.WriteTimeout, transport, 3, 4, start=lambda: call(transport, server, content=LARGE, write=7)
-        )
+        await _given_up(clock, httpx.WriteTimeout, 3, 4, start=lambda: call(transport, server, content=LARGE, write=7))
         assert transport.state == _idle(0)
 
 
@@ -609,17 +651,20 @@ async def test_a_read_timeout_does_not_run_while_the_request_is_being_sent(clock
         await connection.read()
         await connection.send(response(b"1"))
 
-    async with serving(handler, patience=PATIENCE) as server, TrioTransport() as transport:
-        async with trio.open_nursery() as nursery:
+    async with (
+        serving(handler, patience=PATIENCE) as server,
+        TrioTransport() as transport,
+        trio.open_nursery() as nursery,
+    ):
 
-            async def send() -> None:
-                assert await call(transport, server, content=LARGE, read=7) == b"1"
+        async def send() -> None:
+            assert await call(transport, server, content=LARGE, read=7) == b"1"
 
-            nursery.start_soon(send)
-            await wait_all_tasks_blocked(0.01)
-            clock.jump(50)
-            await wait_all_tasks_blocked(0.01)
-            go.set()
+        nursery.start_soon(send)
+        await wait_all_tasks_blocked(0.01)
+        clock.jump(50)
+        await wait_all_tasks_blocked(0.01)
+        go.set()
 
 
 async def test_a_read_timeout_runs_when_a_large_request_is_sent(clock):
@@ -631,15 +676,11 @@ async def test_a_read_timeout_runs_when_a_large_request_is_sent(clock):
         await connection.until_closed()
 
     async with serving(handler, patience=PATIENCE) as server, TrioTransport() as transport:
-
-        async def start() -> None:
-            await call(transport, server, content=LARGE, read=7)
-
         raised = trio.Event()
 
         async def expect() -> None:
-            with pytest.raises(httpx.ReadTimeout, match="7 s"):
-                await start()
+            with pytest.raises(httpx.ReadTimeout, match=" 7 s"):
+                await call(transport, server, content=LARGE, read=7)
             raised.set()
 
         async with trio.open_nursery() as nursery:
@@ -687,6 +728,14 @@ async def test_what_is_in_flight_when_it_is_closed_is_answered_and_then_closed()
             transport.close()
             go.set()
         await settled(server, transport)
+        assert transport.state == _idle(0)
+
+
+@pytest.mark.parametrize("host", ["x" * 64 + ".invalid", "nowhere.invalid"])
+async def test_a_host_that_is_none(host):
+    async with TrioTransport() as transport:
+        with pytest.raises(httpx.ConnectError, match=r".+"):
+            await transport.handle_async_request(httpx.Request("GET", f"http://{host}/"))
         assert transport.state == _idle(0)
 
 

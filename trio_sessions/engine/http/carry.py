@@ -24,19 +24,26 @@ _SMALL_BODY_BYTES: Final = 64 * 1024
 
 
 class NothingSent(Exception):
-    """The connection was closed already: not a byte of the request has left, and another connection may carry it."""
+    """The server has closed a used connection: not a byte of the request has left, and another one may carry it."""
 
 
 class Carried:
     """A request on its way over ``wire``, and its answer on the way back.
 
     After any error, or after a call was cancelled, the wire has to be closed.
+
+    Args:
+        wire: what carries it.
+        used_before: whether the wire has carried others, so that one that takes nothing may just have grown old.
+        exchange: what is sent, and what the answer means.
+        timeouts: how long to wait.
     """
 
-    __slots__ = ("_exchange", "_sent", "_timeouts", "_wire")
+    __slots__ = ("_exchange", "_sent", "_timeouts", "_used_before", "_wire")
 
-    def __init__(self, wire: Wire, exchange: Exchange, timeouts: Timeouts) -> None:
+    def __init__(self, wire: Wire, exchange: Exchange, timeouts: Timeouts, *, used_before: bool) -> None:
         self._wire = wire
+        self._used_before = used_before
         self._exchange = exchange
         self._timeouts = timeouts
         self._sent = False
@@ -94,7 +101,7 @@ class Carried:
             try:
                 sent = await self._send(piece)
             except httpx.WriteError as error:
-                if not begun and self._wire.tells_what_it_sent:
+                if not begun and self._used_before and self._wire.tells_what_it_sent:
                     raise NothingSent from error
                 # What the server said before it closed may be there to be read.
                 return False
@@ -163,9 +170,6 @@ class Carried:
                     head = await self._read_head(timed=False)
                 except httpx.TransportError as error:
                     not_read = error
-            if not self._sent:
-                # The last bytes may just have left, and the task that sent them not yet be back.
-                await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
         if head is not None:
             return head

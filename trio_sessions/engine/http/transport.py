@@ -26,7 +26,7 @@ class TrioTransport(httpx.AsyncBaseTransport):
     """An HTTP/1.1 transport over trio, for ``httpx.AsyncClient(transport=...)`` or to be called directly.
 
     A request goes over the idle connection that was used last, if that is still open and quiet, or over a new one. If
-    such a connection turns out to be closed before a byte of the request has left, a new one carries the request. A
+    such a connection turns out to be closed before a byte of the request has left, another carries the request. A
     request of which anything was sent is never sent again, also not if the connection is closed before a byte of the
     answer has come: the server may have read it, and asking twice for a sample is not the same as asking once. That is
     an ``httpx.RemoteProtocolError``.
@@ -110,13 +110,11 @@ class TrioTransport(httpx.AsyncBaseTransport):
             used_before = wire is not None
             if wire is None:
                 wire = await self._connect(origin, timeouts.connect)
-            carried = Carried(wire, Exchange(self._limits), timeouts)
+            carried = Carried(wire, Exchange(self._limits), timeouts, used_before=used_before)
             try:
                 head = await carried.head(request, target)
-            except NothingSent as error:
+            except NothingSent:
                 wire.close()
-                if not used_before:
-                    raise httpx.WriteError(str(error.__cause__)) from error
             except BaseException:
                 wire.close()
                 raise

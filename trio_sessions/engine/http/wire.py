@@ -177,7 +177,8 @@ async def connect(origin: Origin, tls: ssl.SSLContext | None) -> Wire:
         raise httpx.UnsupportedProtocol("https needs a TLS context, and this transport was given none")
     try:
         stream = await trio.open_tcp_stream(origin.host, origin.port)
-    except OSError as error:
+    # The second for a name that cannot be one.
+    except (OSError, UnicodeError) as error:
         raise httpx.ConnectError(str(error)) from error
     try:
         if tls is None or not origin.tls:
