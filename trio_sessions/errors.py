@@ -12,6 +12,7 @@ __all__ = [
     "AddressInUse",
     "AppendRoleNotSupported",
     "BadEngineAnswer",
+    "ClientDisconnected",
     "ConfigurationError",
     "EngineUnreachable",
     "InvalidRequest",
@@ -163,6 +164,12 @@ class SampleAssemblyFailed(SessionError):
     """What was recorded of a session cannot be made into training samples; asking again unchanged cannot help."""
 
     code: ClassVar[str] = "sample_assembly_failed"
+
+
+class ClientDisconnected(SessionError):
+    """The client went away before its request was answered; nobody reads this."""
+
+    code: ClassVar[str] = "client_disconnected"
 
 
 class ServerDraining(SessionError):

@@ -280,13 +280,26 @@ class _Connection(TCPServer):
                 # The body follows at once, see ``WholeRequests``: both are sent together.
                 self._head = event.data
                 return
-            event = RawData(self._head + event.data)
-            self._head = b""
-            if not event.data:
-                # The end of an answer of known length is no bytes.
-                return
-        if not (self._gone and isinstance(event, Updated)):
+            data, self._head = self._head + event.data, b""
+            # The end of an answer of known length is no bytes.
+            if data:
+                await self._send(data)
+        elif not (self._gone and isinstance(event, Updated)):
             await super().protocol_send(event)
+
+    async def _send(self, data: bytes) -> None:
+        try:
+            self.send_lock.acquire_nowait()
+        except trio.WouldBlock:
+            await self.send_lock.acquire()
+        try:
+            # As Hypercorn does: an answer that is cut in the middle would be worse than one that comes late.
+            with trio.CancelScope(shield=True):
+                await self.stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            await self.protocol.handle(Closed())
+        finally:
+            self.send_lock.release()
 
     async def _idle_timeout(self) -> None:
         await self._initiate_server_close()

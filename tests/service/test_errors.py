@@ -26,6 +26,7 @@ CODES = {
     "NodeCapReached": ("node_cap_reached", 400),
     "RollbackRefused": ("rollback_refused", 400),
     "SampleAssemblyFailed": ("sample_assembly_failed", 422),
+    "ClientDisconnected": ("client_disconnected", 499),
     "ServerDraining": ("server_draining", 503),
     "SessionNotFound": ("session_not_found", 404),
     "TokenizationFailed": ("tokenization_failed", 500),

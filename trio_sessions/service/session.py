@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from weakref import WeakSet
@@ -12,9 +12,11 @@ import trio
 
 from trio_sessions.core.history import Checkpoint, History
 from trio_sessions.core.request import SentMessages
-from trio_sessions.errors import ServerDraining, SessionNotFound
+from trio_sessions.errors import ClientDisconnected, ServerDraining, SessionNotFound
 
-__all__ = ["Session"]
+__all__ = ["Session", "WaitsForDisconnect"]
+
+WaitsForDisconnect = Callable[[], Awaitable[object]]
 
 
 class Session:
@@ -75,29 +77,57 @@ class Session:
             scope.cancel()
 
     @asynccontextmanager
-    async def request_nursery(self) -> AsyncIterator[trio.Nursery]:
+    async def locked(self) -> AsyncIterator[None]:
+        """Hold ``lock``; most often nobody else does, and then there is nothing to wait for."""
+        try:
+            self.lock.acquire_nowait()
+        except trio.WouldBlock:
+            await self.lock.acquire()
+        try:
+            yield
+        finally:
+            self.lock.release()
+
+    @asynccontextmanager
+    async def request_nursery(self, gone: WaitsForDisconnect | None = None) -> AsyncIterator[trio.Nursery]:
         """The nursery of one request to the engine, whose cancel scope the session knows.
 
-        What a request needs beside its own task, a stream's keep-alives say, runs in it.
+        What a request needs beside its own task, a stream's keep-alives say, runs in it, and is cancelled at the end of
+        the block. An error raised inside comes out as it is, not in a group.
 
-        An error raised inside comes out as it is, not in a group.
+        Args:
+            gone: returns when the client has gone away, which ends the request; None where whoever awaits it says so by
+                cancelling it.
 
         Raises:
-            ServerDraining: ``cancel_requests`` ended the request. A cancellation from outside (the client went away)
-                stays what it is.
+            ServerDraining: ``cancel_requests`` ended the request.
+            ClientDisconnected: ``gone`` did.
         """
         failure: Exception | None = None
+        disconnected = completed = False
+
+        async def end_when_gone(wait: WaitsForDisconnect, request: trio.CancelScope) -> None:
+            nonlocal disconnected
+            await wait()
+            disconnected = True
+            request.cancel()
+
         async with trio.open_nursery() as nursery:
             self._scopes.add(nursery.cancel_scope)
+            if gone is not None:
+                nursery.start_soon(end_when_gone, gone, nursery.cancel_scope)
             try:
                 yield nursery
+                completed = True
             except Exception as error:  # noqa: BLE001
                 # Raised again outside, where the nursery cannot put it into a group.
                 failure = error
-                nursery.cancel_scope.cancel()
             finally:
                 self._scopes.discard(nursery.cancel_scope)
+            nursery.cancel_scope.cancel()
         if failure is not None:
             raise failure
-        if nursery.cancel_scope.cancelled_caught:
+        if disconnected and not completed:
+            raise ClientDisconnected("the client went away: the request was cancelled and nothing was recorded")
+        if not completed:
             raise ServerDraining("the server is shutting down: the request was cancelled and nothing was recorded")

@@ -30,6 +30,7 @@ from trio_sessions.engine.headers import from_engine, json_from_engine
 from trio_sessions.errors import (
     AppendRoleNotSupported,
     BadEngineAnswer,
+    ClientDisconnected,
     EngineUnreachable,
     InvalidRequest,
     ServerDraining,
@@ -40,7 +41,7 @@ from trio_sessions.observe import Metrics, TurnOutcome
 from trio_sessions.render.base import Extension, Renderer
 from trio_sessions.service.offload import Offloader
 from trio_sessions.service.registry import SessionRegistry
-from trio_sessions.service.session import Session
+from trio_sessions.service.session import Session, WaitsForDisconnect
 
 __all__ = ["CHAT_PATH", "Dialect", "Reply", "TurnPipeline", "TurnRequest"]
 
@@ -51,12 +52,17 @@ _SKIPPED_PER_BYTE: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """A client's chat request as it arrived."""
+    """A client's chat request as it arrived.
+
+    Attributes:
+        gone: returns when the client has gone away; None where the turn is cancelled then.
+    """
 
     method: str
     query: str
     headers: Headers
     body: bytes
+    gone: WaitsForDisconnect | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +154,13 @@ class TurnPipeline:
         outcome: TurnOutcome = "cancelled"
         try:
             with self._registry.running(session), self._metrics.turns_in_flight.track_inprogress():
-                async with session.request_nursery():
+                async with session.request_nursery(request.gone):
                     outcome, reply = await self._turn(session, request, dialect, arrived, log)
                 return reply
         except SessionError as error:
             outcome = _outcome_of(error)
             # Most texts may quote the conversation.
-            tell = log.info if outcome == "refused" else log.warning
+            tell = log.warning if outcome in ("engine_error", "failed") else log.info
             tell("turn failed", code=error.code, **_harmless(error))
             log.debug("why the turn failed", error=str(error))
             raise
@@ -180,7 +186,7 @@ class TurnPipeline:
         prepared = await self._offload(
             lambda: prepare_chat_request(request.body, self._policy, sent=session.sent), size=size
         )
-        async with session.lock:
+        async with session.locked():
             session.ensure_open()
             plan = await self._plan(session, prepared, size=size)
         body = await self._offload(plan.request.encode, size=size)
@@ -209,7 +215,7 @@ class TurnPipeline:
 
         # From here on the turn is decided: a client that goes away now no longer takes it back.
         with trio.CancelScope(shield=True):
-            async with session.lock:
+            async with session.locked():
                 outcome = self._commit(session, request, plan, digest, arrived, log)
         overhead = (trio.current_time() - began) - (answered - asked)
         self._metrics.overhead_seconds.observe(overhead)
@@ -391,7 +397,7 @@ def _outcome_of(error: SessionError) -> TurnOutcome:
             return "refused"
         case EngineUnreachable() | BadEngineAnswer():
             return "engine_error"
-        case ServerDraining():
+        case ServerDraining() | ClientDisconnected():
             return "cancelled"
         case _:
             return "failed"

@@ -11,6 +11,7 @@ import structlog
 from trio_sessions.core import json
 from trio_sessions.errors import (
     BadEngineAnswer,
+    ClientDisconnected,
     EngineUnreachable,
     InvalidRequest,
     MatcherFailed,
@@ -34,6 +35,7 @@ STATUS: Final[Mapping[type[SessionError], int]] = {
     SessionNotFound: 404,
     NotProxied: 404,
     SampleAssemblyFailed: 422,
+    ClientDisconnected: 499,
     MatcherFailed: 500,
     TokenizationFailed: 500,
     BadEngineAnswer: 502,

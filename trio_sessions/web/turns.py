@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-import trio
-
+from trio_sessions.errors import ClientDisconnected
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.turn import CHAT_PATH, Dialect, Reply, TurnRequest
 from trio_sessions.web.dialects.chat import ChatDialect
@@ -52,29 +51,22 @@ class TurnRoutes:
         body = await _whole_body(receive)
         if body is None:
             return
-        reply: Reply | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_when_gone, receive, nursery.cancel_scope)
-            reply = await self._reply(session_id, dialect, scope, body)
-            nursery.cancel_scope.cancel()
-        if reply is not None:
-            await _send(reply, send)
-
-    async def _reply(self, session_id: str, dialect: Dialect, scope: HTTPScope, body: bytes) -> Reply:
+        request = TurnRequest(
+            method=scope["method"],
+            query=scope["query_string"].decode("latin-1"),
+            headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]],
+            body=body,
+            # Behind the body a client can only go away.
+            gone=receive,
+        )
         try:
-            return await self._gateway.turns.run(
-                self._gateway.registry.get(session_id),
-                TurnRequest(
-                    method=scope["method"],
-                    query=scope["query_string"].decode("latin-1"),
-                    headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]],
-                    body=body,
-                ),
-                dialect,
-            )
+            reply = await self._gateway.turns.run(self._gateway.registry.get(session_id), request, dialect)
+        except ClientDisconnected:
+            return
         except Exception as error:  # noqa: BLE001
             # Whatever it was, the client gets an answer, as from Quart's error handlers.
-            return reply_for(error, path=scope["path"])
+            reply = reply_for(error, path=scope["path"])
+        await _send(reply, send)
 
 
 async def _whole_body(receive: ASGIReceiveCallable) -> bytes | None:
@@ -87,12 +79,6 @@ async def _whole_body(receive: ASGIReceiveCallable) -> bytes | None:
         chunks.append(event["body"])
         if not event["more_body"]:
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-async def _cancel_when_gone(receive: ASGIReceiveCallable, turn: trio.CancelScope) -> None:
-    # Behind the body a client can only go away.
-    await receive()
-    turn.cancel()
 
 
 async def _send(reply: Reply, send: ASGISendCallable) -> None:
