@@ -17,8 +17,8 @@ from trio_sessions.testing.toy import ToyRenderer, sampled_ids
 
 TURNS = 200
 TOKENS = 2000
-BYTES_PER_TOKEN = 4 + 8
-"""An int32 id, and a float64 log prob."""
+BYTES_PER_TOKEN = 4
+"""An int32 id. Log probs are among what the engine answered."""
 TOOLS = [
     {"type": "function", "function": {"name": f"tool_{n}", "description": "d" * 500, "parameters": {"type": "object"}}}
     for n in range(40)

@@ -63,7 +63,9 @@ async def test_what_was_sampled_is_what_is_trained(settings):
     assert np.array_equal(sample.tokens, ids)
     assert np.array_equal(sample.loss_mask, leaf.sampled_mask()[sample.response_start :])
     assert sample.rollout_log_probs[sample.loss_mask == 1].tolist() == [
-        log_prob for checkpoint in path for log_prob in checkpoint.log_probs
+        log_prob
+        for checkpoint in path
+        for log_prob, *_ in json.loads(checkpoint.record.response)["choices"][0]["meta_info"]["output_token_logprobs"]
     ]
     assert sample.status == "truncated"
     assert sample.response == renderer().decode(ids[sample.response_start :])

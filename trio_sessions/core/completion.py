@@ -17,7 +17,7 @@ import numpy.typing as npt
 from trio_sessions.core import json
 from trio_sessions.errors import BadEngineAnswer
 
-__all__ = ["Completion", "extract_completion"]
+__all__ = ["Completion", "decode_log_probs", "extract_completion"]
 
 _T = TypeVar("_T")
 
@@ -141,6 +141,21 @@ def extract_completion(body: bytes, *, prompt: npt.NDArray[np.int32] | None = No
         finish_reason=finish_reason if isinstance(finish_reason, str) else None,
         response_id=response_id if isinstance(response_id, str) else None,
     )
+
+
+def decode_log_probs(entries: msgspec.Raw) -> npt.NDArray[np.float64]:
+    """The log probs in ``output_token_logprobs`` of an answer that ``extract_completion`` accepted.
+
+    Args:
+        entries: JSON.
+
+    Returns:
+        float64, shape (n,).
+
+    Raises:
+        msgspec.MsgspecError: it was no such answer.
+    """
+    return _log_probs(_entries_decoder.decode(entries))
 
 
 def _parts_of_a_usual_answer(body: bytes) -> _Parts | None:

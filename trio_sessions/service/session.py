@@ -79,6 +79,7 @@ class Session:
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
         """Hold ``lock``; most often nobody else does, and then there is nothing to wait for."""
+        await trio.lowlevel.checkpoint_if_cancelled()
         try:
             self.lock.acquire_nowait()
         except trio.WouldBlock:

@@ -36,7 +36,7 @@ class TurnRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
         request_fields: ``fields`` of the request that went to the engine.
         routed_experts_start: likewise.
         respelled: index to message, where the client spells the reused prefix differently than in the request before.
-        response: the engine's whole answer, compact JSON.
+        response: the engine's whole answer, compact JSON; the log probs of the sampled ids are nowhere else.
         status_code: the engine's status.
     """
 
@@ -61,7 +61,6 @@ class Checkpoint:
         synthetic: how many ids directly after the parent's close a turn that was left open; never trained.
         rendered_with: the tools and kwargs of the turn; the parent's object where they are the same.
         events: what was declared at the seam between the parent and this turn.
-        log_probs: of the sampled ids, float64, shape (n,).
         finish_reason: as the engine gave it, or None.
         response_id: the answer's ``id``, or None.
         record: the turn's facts for the trainer.
@@ -75,7 +74,6 @@ class Checkpoint:
     synthetic: int
     rendered_with: RenderedWith
     events: tuple[BoundaryEvent, ...]
-    log_probs: npt.NDArray[np.float64]
     finish_reason: str | None
     response_id: str | None
     record: TurnRecord
@@ -243,7 +241,6 @@ class Attachment:
             synthetic=synthetic,
             rendered_with=rendered_with,
             events=events,
-            log_probs=completion.log_probs,
             finish_reason=completion.finish_reason,
             response_id=completion.response_id,
             record=record,

@@ -184,7 +184,7 @@ def _sample(pieces: Sequence[_Piece], rules: AssemblyRules, left_out: _LeftOut) 
             texts.append(_text(ids[before:begin], rules))
         texts.append(_text(ids[begin:end], rules))
         loss_mask[begin - start : end - start] = 1
-        log_probs[begin - start : end - start] = piece.turn.checkpoint.log_probs[: piece.kept]
+        log_probs[begin - start : end - start] = piece.turn.log_probs[: piece.kept]
         before = end
     rows = max(len(ids) - 1, 0)
     metadata: dict[str, Any] = {

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
+from trio_sessions.core.completion import decode_log_probs
 from trio_sessions.core.history import Checkpoint
 from trio_sessions.core.samples.sample import Status
 from trio_sessions.errors import SampleAssemblyFailed
@@ -42,6 +45,7 @@ class Turn:
 
     Attributes:
         checkpoint: where its ids are.
+        log_probs: of the sampled ids, float64, shape (n,).
         status: what its finish reason means for a sample that ends here.
         weight_version: as the answer names it, or None.
         version_spans: which version sampled which ids, in order and without gaps.
@@ -55,6 +59,7 @@ class Turn:
     """
 
     checkpoint: Checkpoint
+    log_probs: npt.NDArray[np.float64]
     status: Status
     weight_version: str | None
     version_spans: tuple[VersionSpan, ...]
@@ -84,6 +89,7 @@ class _Version(msgspec.Struct, gc=False):
 
 
 class _MetaInfo(msgspec.Struct, gc=False):
+    output_token_logprobs: msgspec.Raw
     weight_version: str | int | None = None
     weight_versions: list[_Version] | None = None
     cached_tokens: int | None = None
@@ -95,7 +101,7 @@ class _MetaInfo(msgspec.Struct, gc=False):
 
 
 class _Choice(msgspec.Struct):
-    meta_info: _MetaInfo = msgspec.field(default_factory=_MetaInfo)
+    meta_info: _MetaInfo
 
 
 class _Answer(msgspec.Struct):
@@ -129,13 +135,15 @@ def _read(checkpoint: Checkpoint, index: int) -> Turn:
     try:
         choices = _answer_decoder.decode(checkpoint.record.response).choices
         meta = _choice_decoder.decode(choices[0]).meta_info if choices else None
+        log_probs = None if meta is None else decode_log_probs(meta.output_token_logprobs)
     except msgspec.MsgspecError as error:
         raise SampleAssemblyFailed(f"record {index} holds meta info that cannot be read: {error}") from error
-    if meta is None:
+    if meta is None or log_probs is None:
         raise SampleAssemblyFailed(f"record {index} holds an answer without choices")
     named = None if meta.weight_version is None else str(meta.weight_version)
     return Turn(
         checkpoint=checkpoint,
+        log_probs=log_probs,
         status=_STATUS.get(checkpoint.finish_reason, "pending"),
         weight_version=named,
         version_spans=_version_spans(meta, named, len(checkpoint.sampled_ids), index),
