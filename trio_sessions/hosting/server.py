@@ -1,0 +1,115 @@
+"""Hypercorn's protocols on a socket of our own."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+import structlog
+import trio
+from hypercorn.config import Config
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState
+from hypercorn.utils import wrap_app
+
+from trio_sessions.hosting.address import listen
+from trio_sessions.hosting.connection import Connection
+
+if TYPE_CHECKING:
+    from hypercorn.typing import ASGIFramework, Framework
+
+__all__ = ["AppServer", "hypercorn_config"]
+
+# Turns are drained before the server stops; what is left then are requests that answer at once.
+_CONNECTION_GRACE_SECONDS: Final = 3.0
+# Longer than the idle time of the usual clients, so that they, not we, close an idle connection.
+_KEEP_ALIVE_SECONDS: Final = 75.0
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.hosting")
+
+
+def hypercorn_config() -> Config:
+    """Hypercorn's settings, where its defaults do not fit long-running requests."""
+    config = Config()
+    config.keep_alive_timeout = _KEEP_ALIVE_SECONDS
+    config.keep_alive_max_requests = 2**31
+    config.loglevel = "WARNING"
+    config.accesslog = None
+    config.errorlog = logging.getLogger("trio_sessions.hypercorn")
+    return config
+
+
+class AppServer:
+    """Hypercorn's protocols over one ASGI application and one bound socket.
+
+    Connections are accepted here, not by ``hypercorn.trio.serve``, because they have to be known to be ended: Hypercorn
+    sends under a shield, so that a client that reads nothing of its answer would hold up a stop for ever.
+
+    Args:
+        app: the application; it gets no lifespan events.
+        listener: from ``bind``; closed when the server stops.
+        config: Hypercorn's settings.
+    """
+
+    def __init__(self, app: ASGIFramework, listener: socket.socket, config: Config | None = None) -> None:
+        self._config = config or hypercorn_config()
+        self._app = wrap_app(cast("Framework", app), self._config.wsgi_max_body_size, "asgi")
+        self._listener = listener
+        self._context = WorkerContext(None)
+        self._streams: set[trio.SocketStream] = set()
+        self._stream_ended = trio.Event()
+        self._stop = trio.Event()
+        self._stopped = trio.Event()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Answer requests until ``stop``; ``task_status`` is told once they are answered."""
+        listen(self._listener)
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener))
+        try:
+            await self._serve(listener, task_status)
+        finally:
+            self._stopped.set()
+
+    async def _serve(self, listener: trio.SocketListener, task_status: trio.TaskStatus[None]) -> None:
+        async with trio.open_nursery() as connections:
+            connections.start_soon(self._close_streams_when_cancelled)
+            async with trio.open_nursery() as accepting:
+                await accepting.start(
+                    partial(trio.serve_listeners, self._connection, [listener], handler_nursery=connections)
+                )
+                task_status.started()
+                await self._stop.wait()
+                accepting.cancel_scope.cancel()
+            # Idle connections end at once, the others when they have their answer.
+            await self._context.terminated.set()
+            with trio.move_on_after(_CONNECTION_GRACE_SECONDS):
+                while self._streams:
+                    await self._stream_ended.wait()
+            connections.cancel_scope.cancel()
+
+    async def stop(self) -> None:
+        """Close the listener and idle connections, and give the others a few seconds to take their answers."""
+        self._stop.set()
+        await self._stopped.wait()
+
+    async def _connection(self, stream: trio.SocketStream) -> None:
+        self._streams.add(stream)
+        try:
+            await Connection(self._app, self._config, self._context, ConnectionState({}), stream)
+        # What a client sends can make the protocol libraries raise almost anything, and is its connection's end alone.
+        except Exception as error:  # noqa: BLE001
+            _log.warning("connection broke", kind=type(error).__name__)
+            await trio.aclose_forcefully(stream)
+        finally:
+            self._streams.discard(stream)
+            self._stream_ended.set()
+            self._stream_ended = trio.Event()
+
+    async def _close_streams_when_cancelled(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            for stream in self._streams:
+                stream.socket.close()
