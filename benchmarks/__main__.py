@@ -8,12 +8,12 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
 from rich.console import Console
 
-from benchmarks.figures import Table
 from benchmarks.load.processes import ProcessFailed, Stopped
 from benchmarks.options import Options, Show
 from benchmarks.parts import PARTS
@@ -34,36 +34,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     names = list(given.parts or [part.name for part in PARTS])
     began = time.monotonic()
-    tables: list[Table] = []
-    try:
-        with Show() as show:
-            options = Options(show=show, quick=bool(given.quick), repeats=given.repeats)
-            for part in PARTS:
-                if part.name in names:
-                    tables += part.measure(options)
-    except Stopped as stopped:
-        print(stopped, file=sys.stderr)  # noqa: T201
-        return stopped.status
-    except KeyboardInterrupt:
-        return 130
-    except ProcessFailed as failed:
-        print(failed, file=sys.stderr)  # noqa: T201
-        return 1
     report = Report(
         machine=Machine.here(),
         versions=versions(),
         options={
             "parts": " ".join(names),
-            "quick": str(options.quick).lower(),
-            "repeats": "usual" if options.repeats is None else str(options.repeats),
+            "quick": str(bool(given.quick)).lower(),
+            "repeats": "usual" if given.repeats is None else str(given.repeats),
         },
-        seconds=round(time.monotonic() - began, 1),
-        tables=tuple(tables),
+        seconds=0.0,
+        tables=(),
     )
-    show_tables(report.tables, Console())
-    if given.json is not None:
-        Path(given.json).write_bytes(report.to_json())
+    status = 0
+    with Show() as show:
+        options = Options(show=show, quick=bool(given.quick), repeats=given.repeats)
+        for part in PARTS:
+            if part.name not in names:
+                continue
+            try:
+                tables = part.measure(options)
+            # Some parts run an event loop, which puts what ends it into groups.
+            except* (KeyboardInterrupt, Stopped, ProcessFailed) as ended:
+                status = _said(ended)
+            if status:
+                return status
+            show_tables(tables, Console())
+            # After each part, so that no more than one is lost.
+            seconds = round(time.monotonic() - began, 1)
+            report = replace(report, seconds=seconds, tables=(*report.tables, *tables))
+            if given.json is not None:
+                Path(given.json).write_bytes(report.to_json())
     return 0
+
+
+def _said(ended: BaseExceptionGroup[BaseException]) -> int:
+    """Say why measuring ended; the exit status."""
+    reason: BaseException = ended
+    while isinstance(reason, BaseExceptionGroup):
+        reason = reason.exceptions[0]
+    if isinstance(reason, KeyboardInterrupt):
+        return 130
+    print(reason, file=sys.stderr)  # noqa: T201
+    return reason.status if isinstance(reason, Stopped) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,11 +84,12 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure what the gateway costs. Figures are medians; compare them within one run only.",
         epilog="parts:\n" + "\n".join(f"  {part.name:12}{part.summary}" for part in PARTS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("parts", nargs="*", type=_part, metavar="PART", help="what to measure; all of it by default")
     parser.add_argument("--quick", action="store_true", help="small and once, only to see that it runs")
     parser.add_argument("--repeats", type=_positive, metavar="N", help="measure every figure so often")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to this file, too")
+    parser.add_argument("--json", type=_writable, metavar="FILE", help="write everything to this file, too")
     return parser
 
 
@@ -88,10 +101,18 @@ def _part(text: str) -> str:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 on, got {text!r}")
+    return int(text)
+
+
+def _writable(text: str) -> Path:
+    # Now, not when everything is measured.
+    try:
+        Path(text).touch()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write {text}: {error.strerror}") from error
+    return Path(text)
 
 
 if __name__ == "__main__":

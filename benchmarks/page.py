@@ -31,9 +31,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("report", type=Path, help="what python -m benchmarks --json wrote")
     parser.add_argument("page", type=Path, help="the page to write into")
     given = parser.parse_args(argv)
-    page = Path(given.page)
-    report = Report.from_json(Path(given.report).read_bytes())
-    page.write_text(written_into(page.read_text(encoding="utf-8"), report), encoding="utf-8")
+    page: Path = given.page
+    try:
+        report = Report.read(given.report)
+        page.write_text(written_into(page.read_text(encoding="utf-8"), report), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
 
 
 def written_into(page: str, report: Report) -> str:

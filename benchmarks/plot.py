@@ -31,7 +31,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("report", type=Path, help="what python -m benchmarks --json wrote")
     parser.add_argument("picture", type=Path, help="a file whose suffix is svg or png")
     given = parser.parse_args(argv)
-    draw(Report.from_json(Path(given.report).read_bytes()), Path(given.picture))
+    try:
+        draw(Report.read(given.report), given.picture)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
 
 
 def draw(report: Report, picture: Path) -> None:

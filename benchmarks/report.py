@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -86,9 +86,19 @@ class Report:
         """What ``to_json`` wrote.
 
         Raises:
-            msgspec.ValidationError: it is something else.
+            ValueError: it is something else.
         """
         return msgspec.json.decode(raw, type=Report)
+
+    @classmethod
+    def read(cls, file: Path) -> Report:
+        """The report in a file.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it holds something else.
+        """
+        return cls.from_json(file.read_bytes())
 
 
 def versions() -> dict[str, str]:
@@ -102,7 +112,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def show_tables(tables: tuple[Table, ...], console: Console) -> None:
+def show_tables(tables: Sequence[Table], console: Console) -> None:
     """Print every table: medians, and in brackets the least and the greatest where there were several."""
     for table in tables:
         labels, figures = list(table.rows[0].labels), list(table.rows[0].figures)

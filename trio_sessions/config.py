@@ -213,13 +213,14 @@ def _require_between(option: str, value: float, least: float, most: float) -> No
 
 
 def _require_ports(base: int, workers: int, port: int) -> None:
+    _require(workers > 1, "--worker-port-base needs --workers: one worker has the --port alone")
     last = base + workers - 1
     _require(
         base >= 1 and last <= 65535,
         f"--worker-port-base must leave a port between 1 and 65535 for each worker, got {base} for {workers}",
     )
     _require(
-        workers == 1 or not base <= port <= last,
+        not base <= port <= last,
         f"--worker-port-base {base} gives the ports {base} to {last} to workers, and {port} is the --port of all",
     )
 

@@ -320,7 +320,7 @@ class TurnPipeline:
         )
         checkpoint = self._checkpoint(request, plan, digest, arrived)
         session.history.commit(plan.attachment, checkpoint)
-        session.sent = SentMessages.of(plan.spelled_messages, checkpoint.request_messages())
+        session.sent = SentMessages.of(plan.spelled_messages, plan.attachment.request)
         if plan.attachment.discards:
             log.warning("the turn takes the place of the last one", because=plan.attachment.divergence)
         self._metrics.prompt_tokens.inc(len(plan.request.input_ids))

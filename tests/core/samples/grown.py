@@ -103,7 +103,7 @@ class Grown:
         start = max(len(before) - 1, 0)
         parent = None if step.parent is None else self.checkpoints[step.parent]
         attachment = Attachment(
-            base=parent, stored=(), appended=({"role": "user", "content": "u"},), respelled={}, ticket=0, discards=0
+            base=parent, stored=(), request=({"role": "user", "content": "u"},), respelled={}, ticket=0, discards=0
         )
         checkpoint = attachment.checkpoint(
             keep=len(kept),

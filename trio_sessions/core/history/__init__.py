@@ -1,6 +1,7 @@
 """Histories of a session: what a turn was built on, and what a commit adds."""
 
 from trio_sessions.core.history.base import Attachment, Checkpoint, History, TurnRecord, path_of
+from trio_sessions.core.history.flat import flat_path
 from trio_sessions.core.history.linear import MAX_ASSISTANT_ROLLBACK_STEPS, LinearHistory
 from trio_sessions.core.history.rendered import RenderedWith
 from trio_sessions.core.history.seam import OnToolsChange, OnTruncated, Seam, SeamPolicy, decide_seam
@@ -21,5 +22,6 @@ __all__ = [
     "TreeHistory",
     "TurnRecord",
     "decide_seam",
+    "flat_path",
     "path_of",
 ]

@@ -126,10 +126,6 @@ class Checkpoint:
         mask: npt.NDArray[np.bool_] = self.origins() == Origin.SAMPLED
         return mask
 
-    def request_messages(self) -> list[Message]:
-        """The messages of the turn's request as its client spelled them."""
-        return _spelled_by_client(self)[:-1]
-
 
 def path_of(leaf: Checkpoint | None) -> list[Checkpoint]:
     """The checkpoints from the root to ``leaf``, in order; empty for None."""
@@ -141,20 +137,6 @@ def path_of(leaf: Checkpoint | None) -> list[Checkpoint]:
     return path
 
 
-def _spelled_by_client(leaf: Checkpoint | None) -> list[Message]:
-    """The path's messages as the leaf's client last spelled them; those it has not sent yet as they are stored.
-
-    Only changes of spelling are kept with a turn, so that a client that always spells in its own way costs one message
-    a turn, not its whole history each time.
-    """
-    messages: list[Message] = []
-    for checkpoint in path_of(leaf):
-        for index, message in checkpoint.record.respelled.items():
-            messages[index] = message
-        messages.extend(checkpoint.messages)
-    return messages
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Attachment:
     """Where a request joins the history.
@@ -162,7 +144,7 @@ class Attachment:
     Attributes:
         base: the checkpoint it extends, None for a fresh prompt.
         stored: the base's messages, the authoritative spelling of the reused prefix.
-        appended: the request's messages after that prefix.
+        request: all of the request's messages; those that are spelled as before are the very objects.
         respelled: index to message where the client spells the prefix differently than in the base's request.
         ticket: the state of the history it was decided on; a commit compares it.
         discards: how many checkpoints a commit gives up.
@@ -171,7 +153,7 @@ class Attachment:
 
     base: Checkpoint | None
     stored: Sequence[Message]
-    appended: Sequence[Message]
+    request: Sequence[Message]
     respelled: Mapping[int, Message]
     ticket: int
     discards: int
@@ -182,30 +164,48 @@ class Attachment:
         cls,
         base: Checkpoint | None,
         stored: Sequence[Message],
+        spelled: Sequence[Message],
         request: Sequence[Message],
         *,
         ticket: int,
         discards: int,
         divergence: str = "",
     ) -> Attachment:
-        """The attachment of ``request`` at ``base``, whose messages are ``stored``."""
+        """The attachment of ``request`` at ``base``.
+
+        Args:
+            base: as in the attributes, like what is not named here.
+            stored: the base's messages.
+            spelled: the same as they were spelled in the requests so far.
+            request: begins with as many messages that match them.
+        """
+        again = list(request)
+        respelled: dict[int, Message] = {}
+        for index, (before, message) in enumerate(zip(spelled, request, strict=False)):
+            if before is message:
+                continue
+            if identical(before, message):
+                again[index] = before
+            else:
+                respelled[index] = message
         return cls(
             base=base,
             stored=stored,
-            appended=request[len(stored) :],
-            respelled={
-                index: message
-                for index, (before, message) in enumerate(zip(_spelled_by_client(base), request, strict=False))
-                if before is not message and not identical(before, message)
-            },
+            request=again,
+            respelled=respelled,
             ticket=ticket,
             discards=discards,
             divergence=divergence,
         )
 
+    @property
+    def appended(self) -> Sequence[Message]:
+        """The request's messages after the reused prefix."""
+        return self.request[len(self.stored) :]
+
     def at_new_root(self, request: Sequence[Message]) -> Attachment:
         """The attachment of the same request to nothing: a fresh prompt beside what is stored."""
-        return Attachment.at(None, (), request, ticket=self.ticket, discards=0)
+        return Attachment.at(None, (), (), request, ticket=self.ticket, discards=0)
 
     @property
     def tokens(self) -> TokenPath:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trio_sessions.core.history.base import Attachment, Checkpoint, Message, path_of
+from trio_sessions.core.history.flat import FlatPaths, flat_path
 from trio_sessions.core.messages import Matcher, differing_fields, matching_prefix_length
 from trio_sessions.errors import RollbackRefused
 
@@ -22,6 +23,7 @@ class LinearHistory:
 
     def __init__(self) -> None:
         self._active: Checkpoint | None = None
+        self._paths = FlatPaths()
         # Counts every change of the line. Comparing it, not the number of checkpoints, also catches a line that was
         # retried and is as long as before.
         self._version = 0
@@ -38,7 +40,8 @@ class LinearHistory:
 
     def attach(self, messages: Sequence[Message], matches: Matcher) -> Attachment:
         """Extend the newest checkpoint whose messages the request repeats; see ``History.attach``."""
-        stored = [] if self._active is None else self._active.path_messages()
+        active = self._paths.to(self._active)
+        stored = active.stored
         matched = matching_prefix_length(stored, messages, matches)
         base = self._active
         while base is not None and base.message_count > matched:
@@ -54,6 +57,7 @@ class LinearHistory:
         return Attachment.at(
             base,
             stored[:kept],
+            (active if base is active.leaf else flat_path(base)).spelled,
             messages,
             ticket=self._version,
             discards=discards,

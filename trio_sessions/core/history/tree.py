@@ -12,6 +12,7 @@ from typing import Final
 
 from trio_sessions.core import json
 from trio_sessions.core.history.base import Attachment, Checkpoint, Message
+from trio_sessions.core.history.flat import FlatPaths
 from trio_sessions.core.messages import Matcher
 from trio_sessions.core.tokens import TokenPath
 from trio_sessions.errors import NodeCapReached
@@ -38,6 +39,7 @@ class TreeHistory:
         # Requests are numbered as they are attached: the session shows the newest of them that committed.
         self._attached = 0
         self._active: Checkpoint | None = None
+        self._paths = FlatPaths()
         self._active_ticket = -1
 
     @property
@@ -69,7 +71,8 @@ class TreeHistory:
         base = self._deepest(messages, matches)
         ticket = self._attached
         self._attached += 1
-        return Attachment.at(base, [] if base is None else base.path_messages(), messages, ticket=ticket, discards=0)
+        path = self._paths.to(base)
+        return Attachment.at(base, path.stored, path.spelled, messages, ticket=ticket, discards=0)
 
     def settle_refused_role(self, attachment: Attachment) -> None:
         """Nothing: no request takes anything away."""
