@@ -15,10 +15,11 @@ from benchmarks.histories import by_length, by_shape
 from benchmarks.load.engine import answer_parts
 from benchmarks.options import Options
 from benchmarks.timing import microseconds
+from trio_sessions.core.answer import hollow_answer, split_answer
 from trio_sessions.core.completion import extract_completion
 from trio_sessions.core.messages import MATCHERS, matching_prefix_length
 from trio_sessions.core.prefix import assert_pretokenized_prefix
-from trio_sessions.core.request import EngineRequest, prepare_chat_request
+from trio_sessions.core.request import EngineRequest, SentMessages, prepare_chat_request
 from trio_sessions.core.tokens import as_token_ids
 
 __all__ = ["measure"]
@@ -50,9 +51,11 @@ def _cases(*, quick: bool) -> list[tuple[str, str, Callable[[], object]]]:
     few = 1 if quick else None
     return [
         *(_prepare(size) for size in _BODY_BYTES[:few]),
+        *(_prepare_again(size) for size in _BODY_BYTES[:few]),
         *(_match(name, size) for name in MATCHERS for size in _BODY_BYTES[:few]),
         *(_encode(ids) for ids in _PROMPT_IDS[:few]),
         *(_extract(ids) for ids in _ANSWER_IDS[:few]),
+        *(_cut(size) for size in _BODY_BYTES[:few]),
         *(_prefix(ids) for ids in _PROMPT_IDS[:few]),
     ]
 
@@ -60,6 +63,20 @@ def _cases(*, quick: bool) -> list[tuple[str, str, Callable[[], object]]]:
 def _prepare(size: int) -> tuple[str, str, Callable[[], object]]:
     body = msgspec.json.encode({"model": "m", "messages": agent_conversation(size)})
     return "prepare_chat_request", _bytes(body), lambda: prepare_chat_request(body)
+
+
+def _prepare_again(size: int) -> tuple[str, str, Callable[[], object]]:
+    messages = agent_conversation(size)
+    first = prepare_chat_request(msgspec.json.encode({"model": "m", "messages": messages[:-2]}))
+    body = msgspec.json.encode({"model": "m", "messages": messages})
+    sent = SentMessages.of(first.spelled_messages, first.messages)
+    return "prepare, all but two messages known", _bytes(body), lambda: prepare_chat_request(body, sent=sent)
+
+
+def _cut(size: int) -> tuple[str, str, Callable[[], object]]:
+    head, tail = answer_parts(128)
+    body = b'%b,"routed_experts":"%b"%b' % (head, b"A" * size, tail)
+    return "cut the payload out", _bytes(body), lambda: split_answer(body, hollow_answer(body))
 
 
 def _match(name: str, size: int) -> tuple[str, str, Callable[[], object]]:

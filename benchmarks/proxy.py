@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import linear_regression, mean
@@ -56,8 +54,7 @@ async def _measure(options: Options) -> list[Table]:
         Table(PART, "cost of a turn as a session grows", (Row({"load": flat.name}, flatness(found[flat.name])),)),
         await _health(options, QUICK_HUGE if options.quick else HUGE),
     ]
-    if _knows_workers():
-        tables.append(await _several(options, loads[1] if options.quick else SIXTY_FOUR))
+    tables.append(await _several(options, loads[1] if options.quick else SIXTY_FOUR))
     return tables
 
 
@@ -125,14 +122,3 @@ async def _several(options: Options, load: Load) -> Table:
         for server in (one, several)
     )
     return Table(PART, "one process and several", rows)
-
-
-def _knows_workers() -> bool:
-    shown = subprocess.run(
-        [sys.executable, "-m", "trio_sessions.cli", "serve", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return "--workers" in shown.stdout

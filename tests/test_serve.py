@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -79,3 +81,23 @@ async def test_what_the_launch_says_of_rendering_reaches_the_renderer(tmp_path: 
     assert record["chat_template_kwargs"] == {"preserve_thinking": True}
     assert [line["note"] for line in logs if line["event"] == "renderer chosen"] == list(renderer.notes)
     assert "preserve_thinking=true" in renderer.notes[0]
+
+
+async def test_a_gateway_that_is_served_says_how_late_its_loop_is() -> None:
+    loaded = []
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            start = partial(serving.serve, Settings(port=0), loaded=lambda: loaded.append(trio.current_time()))
+            running = await nursery.start(start)
+            async with httpx.AsyncClient(base_url=running.base_url) as client:
+                count = 0.0
+                while not count:
+                    found = re.search(
+                        r"^trio_sessions_loop_lag_seconds_count (\S+)",
+                        (await client.get("/metrics")).text,
+                        re.MULTILINE,
+                    )
+                    assert found is not None
+                    count = float(found[1])
+            nursery.cancel_scope.cancel()
+    assert len(loaded) == 1

@@ -64,11 +64,21 @@ class Running:
     worker_urls: tuple[str, ...] = ()
 
 
-async def serve(settings: Settings, *, task_status: trio.TaskStatus[Running] = trio.TASK_STATUS_IGNORED) -> None:
+async def serve(
+    settings: Settings,
+    *,
+    loaded: Callable[[], None] = lambda: None,
+    task_status: trio.TaskStatus[Running] = trio.TASK_STATUS_IGNORED,
+) -> None:
     """Serve until SIGTERM or SIGINT, then drain: running turns get ``settings.drain_timeout`` seconds.
 
     In this process, whatever ``settings.workers`` says; ``trio_sessions.workers`` has the other way. A second signal
-    stops at once. ``task_status`` is told once requests are answered.
+    stops at once.
+
+    Args:
+        settings: what was asked for.
+        loaded: called when everything is loaded, before requests are answered.
+        task_status: told once they are.
 
     Raises:
         ConfigurationError: the address, the tokenizer, the template or the matcher cannot be used.
@@ -94,6 +104,7 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[Running] = t
                     _log.info("serving", base_url=running.base_url, engine=engine_url, family=renderer.name)
                     task_status.started(running)
 
+                loaded()
                 await answer_until(stop, gateway, [server], answering=answering)
             services.cancel_scope.cancel()
     _log.info("stopped")

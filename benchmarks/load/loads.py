@@ -14,7 +14,7 @@ SIXTY_FOUR: Final = Load(name="64 x 20", sessions=64, turns=20)
 # 12 layers, the 8 best experts, 4 bytes each: 512 bytes as base64.
 REPLAY: Final = Load(name="16 x 30, 512 B/token of replay", sessions=16, turns=30, routing_bytes=384, weighed=True)
 IN_FLIGHT: Final = Load(name="256 x 6, engine takes 1.5 s", sessions=256, turns=6, engine_seconds=1.5)
-LARGE: Final = Load(name="4 x 50 to 100k tokens", sessions=4, turns=50, answer_ids=1880, weighed=True)
+LARGE: Final = Load(name="12 x 50 to 100k tokens", sessions=12, turns=50, answer_ids=1880, weighed=True)
 
 LOADS: Final = (ONE, SIXTEEN, SIXTY_FOUR, REPLAY, IN_FLIGHT, LARGE)
 # One after the other, so that what a turn costs can be told from the others'.

@@ -73,6 +73,18 @@ def test_a_compact_answer_is_kept_as_it_came():
     assert split.bare == _one('"id":"x"')
 
 
+@pytest.mark.parametrize("text", ["你好", "é", "\\n"])
+def test_what_stands_around_a_payload_makes_no_difference(text):
+    body = _one(f'"id":"{text}","routed_experts":"{PAYLOAD}"')
+    assert hollow_answer(body) == _one(f'"id":"{text}","routed_experts":null')
+
+
+@pytest.mark.parametrize("text", ["你好", "a\\/b"])
+def test_a_payload_that_is_no_base64_stays_where_it_is(text):
+    body = _one(f'"routed_experts":"{text}"')
+    assert hollow_answer(body) is body
+
+
 def test_two_choices():
     choice = f'{{"meta_info":{{"routed_experts":"{PAYLOAD}"}}}}'
     body = f'{{"choices":[{choice},{{}},{choice}]}}'.encode()

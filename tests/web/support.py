@@ -143,6 +143,17 @@ class RawResponse:
         return [value for key, value in self.headers if key.lower() == name]
 
 
+def tasks() -> int:
+    """How many tasks there are."""
+
+    def below(task: trio.lowlevel.Task) -> int:
+        return 1 + sum(below(child) for nursery in task.child_nurseries for child in nursery.child_tasks)
+
+    root = trio.lowlevel.current_root_task()
+    assert root is not None
+    return below(root)
+
+
 class RawConnection:
     """A TCP connection that speaks HTTP/1 only as far as a test wants."""
 
@@ -162,6 +173,10 @@ class RawConnection:
             if index:
                 await settle()
             await self._stream.send_all(segment)
+
+    def unread(self, data: bytes) -> None:
+        """Give back what was taken from the stream."""
+        self._received = data + self._received
 
     async def response(self, *, to: str = "GET") -> RawResponse:
         """The next response, interim ones skipped."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -38,11 +39,13 @@ async def serve_until_stopped(resolved: ResolvedSettings) -> int:
             with progress(f"Starting: loading tokenizer {settings.tokenizer} ..."):
                 if settings.workers == 1:
                     from trio_sessions.serve import serve
-                else:
-                    from trio_sessions.workers.supervisor import serve_with_workers as serve
 
-                running = await nursery.start(serve, settings)
-                settle()
+                    run = partial(serve, settings, loaded=settle)
+                else:
+                    from trio_sessions.workers.supervisor import serve_with_workers
+
+                    run = partial(serve_with_workers, settings)
+                running = await nursery.start(run)
             announce(banner(settings, running))
     except ExceptionGroup as failure:
         return report_failure(failure, what="the gateway", explain=resolved.explain, foreseen=(WorkersFailed,))

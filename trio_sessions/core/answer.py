@@ -66,18 +66,20 @@ def hollow_answer(body: bytes) -> bytes:
         return body
     pieces = []
     at = 0
+    ascii_alone = body.isascii()
     for choice in choices:
         for payload in _payloads(choice.meta_info):
             start = _address(payload) - _address(body)
+            end = start + len(memoryview(payload))
+            # Only a string of ASCII without escapes is the same in compact JSON.
+            if body.find(b"\\", start, end) >= 0 or not (ascii_alone or body[start:end].isascii()):
+                return body
             pieces.append(body[at:start])
-            at = start + len(memoryview(payload))
+            at = end
     if not pieces:
         return body
     pieces.append(body[at:])
-    hollow = _HOLLOW.join(pieces)
-    # Only a string of ASCII without escapes is the same in compact JSON.
-    plain = body.isascii() and body.count(b"\\") == hollow.count(b"\\")
-    return hollow if plain else body
+    return _HOLLOW.join(pieces)
 
 
 def split_answer(body: bytes, hollow: bytes) -> SplitAnswer:

@@ -7,9 +7,9 @@ without a copy when an engine or a trainer asks for it; a branch of a tree store
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -64,7 +64,8 @@ class _Line:
         return view
 
 
-class TokenPath(msgspec.Struct, frozen=True, eq=False, gc=False):
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenPath:
     """``parent``'s first ``keep`` ids followed by ``tail``.
 
     Paths are made by ``extend``, from ``EMPTY_PATH`` on. The first extension of a whole path goes into the array that

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import trio
 from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ __all__ = ["Connection"]
 
 # Several times Hypercorn's: a body of megabytes arrives in fewer pieces, each of which passes through many hands.
 _RECEIVE_BYTES: Final = 128 * 1024
-_FINAL_ANSWER: Final = tuple(b"HTTP/1.1 %d" % digit for digit in range(2, 6))
+_INTERIM: Final = b"HTTP/1.1 1"
 
 
 class _IdleTimer:
@@ -85,6 +86,7 @@ class Connection(TCPServer):
     ) -> None:
         super().__init__(app, config, context, cast("Any", state), cast("Any", stream))
         self._gone = False
+        self._head_due = False
         self._head = b""
         self._idle_timer = _IdleTimer(config.keep_alive_timeout, cast("EventWrapper", context.terminated))
         # What Hypercorn restarts and stops.
@@ -104,15 +106,19 @@ class Connection(TCPServer):
 
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, RawData):
-            if event.data.startswith(_FINAL_ANSWER):
+            if self._head_due and not event.data.startswith(_INTERIM):
                 # The body follows at once, see ``WholeRequests``, and both are sent together.
-                self._head = event.data
+                self._head, self._head_due = event.data, False
                 return
             data, self._head = self._head + event.data, b""
             # The end of an answer of known length is no bytes.
             if data:
                 await self._send(data)
-        elif not (self._gone and isinstance(event, Updated)):
+            return
+        if isinstance(event, Updated):
+            # A request has come, and of HTTP/1 the first thing that is sent for it is the head of its answer.
+            self._head_due = not event.idle and isinstance(self.protocol.protocol, H11Protocol)
+        if not (self._gone and isinstance(event, Updated)):
             await super().protocol_send(event)
 
     async def _send(self, data: bytes) -> None:

@@ -22,6 +22,7 @@ __all__ = ["SessionInspector"]
 
 # Worth the way to a thread and back.
 _PIECE_BYTES: Final = 256 * 1024
+_SLICE_BYTES: Final = 2**20
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.inspect")
 
 
@@ -103,7 +104,13 @@ def _body(session_id: str, path: Sequence[Checkpoint], metadata: bytes) -> Itera
         piece.append(b"," + record if index else record)
         size += len(record)
         if size >= _PIECE_BYTES:
-            yield b"".join(piece)
+            yield from _slices(b"".join(piece))
             piece, size = [], 0
     piece.append(b'],"metadata":%b}' % metadata)
-    yield b"".join(piece)
+    yield from _slices(b"".join(piece))
+
+
+def _slices(piece: bytes) -> Iterator[bytes]:
+    """One record may be as large as what the engine answered, and what is sent at once is copied on the event loop."""
+    for start in range(0, len(piece), _SLICE_BYTES):
+        yield piece[start : start + _SLICE_BYTES]

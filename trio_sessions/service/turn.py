@@ -46,8 +46,9 @@ from trio_sessions.service.session import Session, WaitsForDisconnect
 __all__ = ["CHAT_PATH", "Dialect", "Reply", "TurnPipeline", "TurnRequest"]
 
 CHAT_PATH: Final = "v1/chat/completions"
-# JSON that is only skipped costs this part of what tokenizing as many bytes does.
-_SKIPPED_PER_BYTE: Final = 256
+# Text that is only skipped costs this part of what tokenizing as many bytes does, and an object more.
+_SKIPPED_BYTES_PER_UNIT: Final = 256
+_UNITS_PER_OBJECT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,6 @@ class _Plan:
     """A turn between prepare and commit."""
 
     attachment: Attachment
-    spelled_messages: bytes
     stored: TokenIds
     extension: Extension
     rendered_with: RenderedWith
@@ -190,6 +190,12 @@ class TurnPipeline:
             session.ensure_open()
             plan = await self._plan(session, prepared, size=size)
         body = await self._offload(plan.request.encode, size=size)
+        # Larger than what the engine is sent can only be the spelling of white space, which is not to be kept.
+        sent = (
+            SentMessages.of(prepared.spelled_messages, plan.attachment.request)
+            if len(prepared.spelled_messages) <= len(body)
+            else None
+        )
 
         asked = trio.current_time()
         answer = await self._engine.call(
@@ -207,7 +213,7 @@ class TurnPipeline:
         if answer.status != 200:
             log.warning("the engine refused the turn", status=answer.status)
             return "engine_error", await self._offload(partial(pass_through, answer), size=json.weight(answer.body))
-        hollow = await self._offload(partial(hollow_answer, answer.body), size=len(answer.body) // _SKIPPED_PER_BYTE)
+        hollow = await self._offload(partial(hollow_answer, answer.body), size=_weight_to_skip(answer.body))
         digest = await self._offload(
             lambda: _digest(answer, hollow, dialect, plan.request.input_ids, stream=prepared.stream),
             size=json.weight(hollow),
@@ -217,6 +223,8 @@ class TurnPipeline:
         with trio.CancelScope(shield=True):
             async with session.locked():
                 outcome = self._commit(session, request, plan, digest, arrived, log)
+                if outcome == "committed":
+                    session.sent = sent
         overhead = (trio.current_time() - began) - (answered - asked)
         self._metrics.overhead_seconds.observe(overhead)
         log.info(
@@ -233,8 +241,8 @@ class TurnPipeline:
 
     async def _plan(self, session: Session, prepared: PreparedRequest, *, size: int) -> _Plan:
         # The lock is held, so that the history stays as it is while a thread looks at it.
+        seam = await self._offload(lambda: self._attach(session, prepared), size=size)
         kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
-        seam = await self._offload(lambda: self._attach(session, prepared, kwargs), size=size)
         attachment = seam.attachment
         stored = attachment.tokens.materialize()
         weight = self._renderer.weight(
@@ -260,7 +268,6 @@ class TurnPipeline:
         request = prepared.engine_request(input_ids, template_kwargs=kwargs, stored_tokens=len(stored))
         return _Plan(
             attachment=attachment,
-            spelled_messages=prepared.spelled_messages,
             stored=stored,
             extension=extension,
             rendered_with=seam.rendered_with,
@@ -268,8 +275,9 @@ class TurnPipeline:
             request=request,
         )
 
-    def _attach(self, session: Session, prepared: PreparedRequest, kwargs: Mapping[str, Any]) -> Seam:
+    def _attach(self, session: Session, prepared: PreparedRequest) -> Seam:
         found = session.history.attach(prepared.messages, self._matcher)
+        kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
         return decide_seam(found, prepared.messages, RenderedWith.of(prepared.tools, kwargs), self._seams)
 
     def _extend(
@@ -320,7 +328,6 @@ class TurnPipeline:
         )
         checkpoint = self._checkpoint(request, plan, digest, arrived)
         session.history.commit(plan.attachment, checkpoint)
-        session.sent = SentMessages.of(plan.spelled_messages, plan.attachment.request)
         if plan.attachment.discards:
             log.warning("the turn takes the place of the last one", because=plan.attachment.divergence)
         self._metrics.prompt_tokens.inc(len(plan.request.input_ids))
@@ -353,6 +360,11 @@ class TurnPipeline:
                 status_code=200,
             ),
         )
+
+
+def _weight_to_skip(body: bytes) -> int:
+    """How much work it is to find the payloads in ``body``; as ``json.weight``."""
+    return len(body) // _SKIPPED_BYTES_PER_UNIT + _UNITS_PER_OBJECT * body.count(b"{")
 
 
 def _shared_fields(plan: _Plan) -> bytes:

@@ -14,6 +14,7 @@ from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.turn import CHAT_PATH, Dialect, Reply, TurnRequest
 from trio_sessions.web.dialects.chat import ChatDialect
 from trio_sessions.web.errors import reply_for
+from trio_sessions.web.paths import routed
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
@@ -25,6 +26,8 @@ _DIALECTS: Final[Mapping[str, Dialect]] = {CHAT_PATH: ChatDialect()}
 
 class TurnRoutes:
     """Serves turns, and hands every other request to ``app``.
+
+    Behind ``trio_sessions.hosting.WholeRequests``, like the application.
 
     Args:
         gateway: runs the turns.
@@ -39,8 +42,8 @@ class TurnRoutes:
         """The ASGI entry point."""
         if scope["type"] == "http" and scope["method"] == "POST":
             # Nothing, "sessions", the id, and the rest of the path.
-            match scope["path"].split("/", 3):
-                case ["", "sessions", session_id, path] if path in _DIALECTS:
+            match routed(scope["path"]).split("/", 3):
+                case ["", "sessions", session_id, path] if session_id and path in _DIALECTS:
                     await self._serve(session_id, _DIALECTS[path], scope, receive, send)
                     return
         await self._app(scope, receive, send)
@@ -48,14 +51,11 @@ class TurnRoutes:
     async def _serve(
         self, session_id: str, dialect: Dialect, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
-        body = await _whole_body(receive)
-        if body is None:
-            return
         request = TurnRequest(
             method=scope["method"],
             query=scope["query_string"].decode("latin-1"),
             headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]],
-            body=body,
+            body=await _body(receive),
             # Behind the body a client can only go away.
             gone=receive,
         )
@@ -69,20 +69,16 @@ class TurnRoutes:
         await _send(reply, send)
 
 
-async def _whole_body(receive: ASGIReceiveCallable) -> bytes | None:
-    """The request's body; None where the client went away before it was whole."""
-    chunks = []
-    while True:
-        event = await receive()
-        if event["type"] != "http.request":
-            return None
-        chunks.append(event["body"])
-        if not event["more_body"]:
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+async def _body(receive: ASGIReceiveCallable) -> bytes:
+    # Whole, as behind ``WholeRequests``.
+    event = await receive()
+    assert event["type"] == "http.request"
+    assert not event["more_body"]
+    return event["body"]
 
 
 async def _send(reply: Reply, send: ASGISendCallable) -> None:
-    headers = [(name.lower().encode(), value.encode()) for name, value in reply.headers]
+    headers = [(name.encode(), value.encode()) for name, value in reply.headers]
     headers.append((b"content-length", str(len(reply.body)).encode()))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers, "trailers": False})
     await send({"type": "http.response.body", "body": reply.body, "more_body": False})

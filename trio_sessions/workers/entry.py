@@ -108,10 +108,10 @@ class _Worker:
             async with trio.open_nursery() as nursery:
 
                 def answering() -> None:
-                    settle()
                     _log.info("serving", base_url=url_of(own), engine=engine_url, family=renderer.name)
                     nursery.start_soon(self._report, gateway.registry)
 
+                settle()
                 servers = [AppServer(app, public), AppServer(app, own)]
                 await answer_until(self._stop, gateway, servers, answering=answering, drained=passing.settle)
                 nursery.cancel_scope.cancel()

@@ -21,10 +21,11 @@ from trio_sessions.engine.headers import HOP_BY_HOP
 from trio_sessions.observe import METRICS_CONTENT_TYPE
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.web.errors import error_reply
+from trio_sessions.web.paths import routed
 from trio_sessions.workers.address import advertised_host
 from trio_sessions.workers.exposition import merge_metrics
 from trio_sessions.workers.membership import Membership
-from trio_sessions.workers.ownership import Placement, owner_of, routed, session_in
+from trio_sessions.workers.ownership import Placement, owner_of, session_in
 from trio_sessions.workers.peers import PeerFailed, PeerRequest, Peers, RawHeaders
 
 if TYPE_CHECKING:

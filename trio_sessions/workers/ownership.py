@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import urlparse
 
-__all__ = ["Placement", "owned_id", "owner_of", "routed", "session_in"]
+from trio_sessions.web.paths import routed
+
+__all__ = ["Placement", "owned_id", "owner_of", "session_in"]
 
 _IDS: Final = 2**128
 # What follows an id is a slash or nothing. An id of another form is nobody's, and any worker may say so.
@@ -34,20 +35,6 @@ def session_in(path: str) -> str | None:
     """
     found = _SESSION.match(routed(path))
     return found[1] if found else None
-
-
-def routed(path: str) -> str:
-    """``path`` as routes see it: a target that is a whole URL stands for the path in it, and leading slashes for one.
-
-    That is how Quart and Werkzeug read it; another reading would have a request served by the wrong worker.
-    """
-    if not path.startswith("/"):
-        try:
-            path = urlparse(path).path
-        except ValueError:
-            # No URL either: nothing that a route would match.
-            return ""
-    return f"/{path.lstrip('/')}" if path else ""
 
 
 class Placement:

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from trio_sessions.core import json
 from trio_sessions.core.boundary import BoundaryEvent, Origin
 from trio_sessions.core.completion import Completion
 from trio_sessions.core.history.rendered import RenderedWith
@@ -184,10 +185,11 @@ class Attachment:
         for index, (before, message) in enumerate(zip(spelled, request, strict=False)):
             if before is message:
                 continue
-            if identical(before, message):
-                again[index] = before
-            else:
+            if not identical(before, message):
                 respelled[index] = message
+            # The order of keys is no other spelling, but a template may show it.
+            elif json.encode(before) == json.encode(message):
+                again[index] = before
         return cls(
             base=base,
             stored=stored,
