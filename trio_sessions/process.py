@@ -25,6 +25,7 @@ def settle() -> None:
     """
     prepare_table()
     gc.collect()
+    # Going through all of it takes more than a tenth of a second, in which no turn would move.
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
     if sys.platform == "linux":

@@ -66,6 +66,20 @@ def test_a_spelled_out_slash_is_a_slash():
     assert (sample.rollout_routed_experts == -1).all()
 
 
+def test_a_payload_of_megabytes_is_read_whole():
+    values = np.arange(4 * LAYERS * 99_999, dtype=np.int32).reshape(4, LAYERS, -1)
+    payload = packed(values)
+    assert len(payload) > 3_000_000
+    assert np.array_equal(sample_of(one(payload)).rollout_routed_experts, values)
+
+
+def test_padding_within_a_payload_of_megabytes_is_refused():
+    payload = packed(np.zeros((4, LAYERS, 99_999), dtype=np.int32))
+    for at in (2**20 - 4, 2**20, 2**20 + 4):
+        broken = f"{payload[:at]}AAA={payload[at + 4 :]}"
+        assert failure_of(one(broken)).startswith("record 0 has routed_experts that is not base64 of int32: ")
+
+
 @pytest.mark.parametrize(
     "payload",
     ["not base64", "AAA", "AAAA", "AAAAAA==\n", "é", ["AAAAAAAA"], {}, 12345, True],
