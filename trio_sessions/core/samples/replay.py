@@ -188,7 +188,7 @@ def _from_base64(text: memoryview) -> bytes:
     pieces = []
     for start in range(0, len(text), _PIECE_CHARACTERS):
         piece = text[start : start + _PIECE_CHARACTERS]
-        if start + len(piece) < len(text) and piece[-1:] == _PADDING:
+        if start + len(piece) < len(text) and bytes(piece[-1:]) == _PADDING:
             raise binascii.Error("padding before the end")
         pieces.append(binascii.a2b_base64(piece, strict_mode=True))
     return b"".join(pieces)
