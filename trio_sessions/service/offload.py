@@ -26,19 +26,30 @@ class Offloader:
 
     def __init__(self, threads: int | None = None) -> None:
         self._limiter = trio.CapacityLimiter(threads or os.cpu_count() or 1)
+        self._json = trio.CapacityLimiter(1)
 
     async def run(self, function: Callable[[], _T], *, size: int) -> _T:
         """``function()``, in a thread when it is long.
 
         Args:
             function: computes, and changes nothing.
-            size: how many bytes of text it renders and encodes, or as much work; ``json.weight`` says it of JSON.
+            size: how many bytes of text it renders and encodes, or as much work.
 
         A cancelled caller does not wait for the thread: what runs there changes nothing but its own result.
         """
         if size < LONG_BYTES:
             return function()
         return await trio.to_thread.run_sync(function, limiter=self._limiter, abandon_on_cancel=True)
+
+    async def run_json(self, function: Callable[[], _T], *, size: int) -> _T:
+        """As ``run``, for what reads or writes JSON; ``json.weight`` says its size.
+
+        That lets no other thread run meanwhile, so two at once would not be faster, but would keep the event loop waiting
+        for both of them.
+        """
+        if size < LONG_BYTES:
+            return function()
+        return await trio.to_thread.run_sync(function, limiter=self._json, abandon_on_cancel=True)
 
     def iterate(self, items: Iterator[_T], *, size: int) -> AsyncIterator[_T]:
         """``items``, each computed as by ``run``; none of them is None."""

@@ -51,7 +51,7 @@ class EngineProxy:
     def __init__(self, engine: Engine, *, registry: SessionRegistry, offloader: Offloader, open_proxy: bool) -> None:
         self._engine = engine
         self._registry = registry
-        self._offload = offloader.run
+        self._offload_json = offloader.run_json
         self._open = open_proxy
 
     async def forward(self, session: Session, request: EngineCall) -> Reply:
@@ -69,4 +69,4 @@ class EngineProxy:
         with self._registry.running(session):
             async with session.request_nursery():
                 answer = await self._engine.call(request)
-        return await self._offload(partial(pass_through, answer), size=json.weight(answer.body))
+        return await self._offload_json(partial(pass_through, answer), size=json.weight(answer.body))

@@ -140,6 +140,7 @@ class TurnPipeline:
         self._metrics = metrics
         self._clock = clock
         self._offload = offloader.run
+        self._offload_json = offloader.run_json
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.turn")
 
     async def run(self, session: Session, request: TurnRequest, dialect: Dialect) -> Reply:
@@ -183,13 +184,13 @@ class TurnPipeline:
     ) -> tuple[TurnOutcome, Reply]:
         began = trio.current_time()
         size = json.weight(request.body)
-        prepared = await self._offload(
+        prepared = await self._offload_json(
             lambda: prepare_chat_request(request.body, self._policy, sent=session.sent), size=size
         )
         async with session.locked():
             session.ensure_open()
             plan = await self._plan(session, prepared, size=size)
-        body = await self._offload(plan.request.encode, size=size)
+        body = await self._offload_json(plan.request.encode, size=size)
         # Larger than what the engine is sent can only be the spelling of white space, which is not to be kept.
         sent = (
             SentMessages.of(prepared.spelled_messages, plan.attachment.request)
@@ -212,9 +213,11 @@ class TurnPipeline:
         self._metrics.engine_seconds.observe(answered - asked)
         if answer.status != 200:
             log.warning("the engine refused the turn", status=answer.status)
-            return "engine_error", await self._offload(partial(pass_through, answer), size=json.weight(answer.body))
-        hollow = await self._offload(partial(hollow_answer, answer.body), size=_weight_to_skip(answer.body))
-        digest = await self._offload(
+            return "engine_error", await self._offload_json(
+                partial(pass_through, answer), size=json.weight(answer.body)
+            )
+        hollow = await self._offload_json(partial(hollow_answer, answer.body), size=_weight_to_skip(answer.body))
+        digest = await self._offload_json(
             lambda: _digest(answer, hollow, dialect, plan.request.input_ids, stream=prepared.stream),
             size=json.weight(hollow),
         )
