@@ -44,8 +44,8 @@ class Offloader:
     async def run_json(self, function: Callable[[], _T], *, size: int) -> _T:
         """As ``run``, for what reads or writes JSON; ``json.weight`` says its size.
 
-        That lets no other thread run meanwhile, so two at once would not be faster, but would keep the event loop waiting
-        for both of them.
+        That lets no other thread run meanwhile, so two at once would not be faster, but would keep the event loop
+        waiting for both of them.
         """
         if size < LONG_BYTES:
             return function()
