@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from tests.web.support import CHAT, RawConnection, Serve, Served, Session, compact, settle, tasks, until, user
+from trio_sessions.core.samples import decode_samples
 from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.testing.engine import ScriptedEngine, chat_answer
 
@@ -150,6 +151,19 @@ class TestStreamedRecords:
                     await settle()
         await until(lambda: tasks() <= before)
         assert (await session.served.client.get("/health")).status_code == 200
+
+
+async def test_samples_say_how_long_they_are(serve: Serve) -> None:
+    served = await serve(
+        ScriptedEngine(otherwise=chat_answer("x" * 400_000, token_ids=[1] * 100_000 + [257])), mode="tree"
+    )
+    session = await served.session()
+    await session.turn(user("a"))
+    async with await served.connect() as connection:
+        await connection.send(request(f"POST {session.path}/samples", b""))
+        response = await connection.response()
+    assert response.all("content-length") == [b"%d" % len(response.body)]
+    assert len(decode_samples(response.body).samples[0].tokens) > 100_000
 
 
 class TestKnownPrefix:
