@@ -23,7 +23,7 @@ async def test_an_answer_that_breaks_off_is_told_where_it_is_read() -> None:
     async with serving(half) as server, Peers() as peers, peers.ask(server.url, REQUEST) as response:
         assert response.status == 200
         assert await anext(response.chunks) == b"abc"
-        with pytest.raises(PeerFailed, match="^RemoteProtocolError: "):
+        with pytest.raises(PeerFailed, match=r"^RemoteProtocolError: "):
             await anext(response.chunks)
 
 
@@ -32,7 +32,7 @@ async def test_no_answer_is_told_before_the_block() -> None:
         await connection.read()
 
     async with serving(leave) as server, Peers() as peers:
-        with pytest.raises(PeerFailed, match="^RemoteProtocolError: "):
+        with pytest.raises(PeerFailed, match=r"^RemoteProtocolError: "):
             async with peers.ask(server.url, REQUEST):
                 pytest.fail("there is no answer")
 
