@@ -65,6 +65,16 @@ def test_a_value_that_cannot_be_served_is_refused_by_its_option(field: str, valu
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("port", [9100, 9103])
+def test_the_port_of_all_is_none_of_the_workers(port: int) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Settings(port=port, workers=4, worker_port_base=9100)
+    told = f"--worker-port-base 9100 gives workers the ports 9100 to 9103, which include --port {port}"
+    assert str(refused.value) == told
+    for free in (9099, 9104):
+        assert Settings(port=free, workers=4, worker_port_base=9100).port == free
+
+
 def test_branching_needs_the_mode_that_branches() -> None:
     with pytest.raises(ConfigurationError) as refused:
         Settings(on_tools_change="branch")

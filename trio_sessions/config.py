@@ -221,7 +221,7 @@ def _require_ports(base: int, workers: int, port: int) -> None:
     )
     _require(
         not base <= port <= last,
-        f"--worker-port-base {base} gives the ports {base} to {last} to workers, and {port} is the --port of all",
+        f"--worker-port-base {base} gives workers the ports {base} to {last}, which include --port {port}",
     )
 
 

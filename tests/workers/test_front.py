@@ -371,6 +371,7 @@ async def test_what_describes_one_connection_stays_on_it() -> None:
                 "host: h:1",
                 "connection: close, x-mine",
                 "x-mine: 1",
+                "expect: 100-continue",
                 "keep-alive: 5",
                 "te: trailers",
                 "X-Kept: 2",
@@ -490,6 +491,16 @@ async def test_metrics_are_those_of_all_from_whichever_is_asked() -> None:
         without = {**expected, ("trio_sessions_worker_up", "1"): 0}
         del without["trio_sessions_sessions_open", "1"]
         assert await _page(made, 0) == without
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics"])
+async def test_the_head_of_what_is_said_of_all_is_that_of_get(path: str) -> None:
+    async with cluster() as made:
+        heads = []
+        for method in ("GET", "HEAD"):
+            answer = await made.served[0].client.request(method, path)
+            heads.append((answer.status_code, [header for header in answer.headers.items() if header[0] != "date"]))
+        assert heads[0] == heads[1]
 
 
 async def test_limits_on_bodies_hold_where_they_arrive() -> None:

@@ -140,7 +140,7 @@ SERVE_OPTIONS: Final = (
     _setting(
         "worker_port_base",
         replace(kinds.INTEGER, metavar="PORT"),
-        "With several workers, the port that the first also listens on for itself; the others use the ports behind it.",
+        "With several workers, the port the first also listens on for itself; the others use the ports that follow.",
         unset="free ports",
     ),
     _setting(

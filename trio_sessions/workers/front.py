@@ -49,6 +49,8 @@ _NOT_PASSED_ON: Final = _HOP_BY_HOP | {b"content-length", b"expect", b"host"}
 # The server that answers the client writes its own.
 _NOT_PASSED_BACK: Final = _HOP_BY_HOP | {b"server", b"date"}
 _METRICS_SECONDS: Final = 3.0
+# A session is created in milliseconds; a worker that takes longer hangs, and its port goes on taking connections.
+_CREATE_SECONDS: Final = 5.0
 _READ: Final = ("GET", "HEAD")
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.workers")
@@ -193,21 +195,24 @@ class Front:
                 if index == self._members.index:
                     answer = self._with_base_url(scope, await _ask_app(self._app, scope, body))
                 else:
-                    answer = await self._ask(index, self._marked(scope, body)) or answer
+                    request = self._marked(scope, body)
+                    answer = await self._ask(index, request, seconds=_CREATE_SECONDS) or answer
                 # A worker that ends takes no sessions; the next one may.
                 if answer.status != 503:
                     break
         await _send_answer(send, answer)
 
-    async def _ask(self, index: int, request: PeerRequest) -> _Answer | None:
-        """The whole answer of another worker, or None if there is none."""
+    async def _ask(self, index: int, request: PeerRequest, *, seconds: float) -> _Answer | None:
+        """The whole answer of another worker, or None if there is none within that time."""
         try:
-            with self._members.while_up(index):
+            with self._members.while_up(index), trio.fail_after(seconds):
                 async with self._peers.ask(self._members.urls[index], request) as response:
                     body = b"".join([chunk async for chunk in response.chunks])
                     return _Answer(response.status, _without(response.headers, _NOT_PASSED_BACK), body)
         except PeerFailed as error:
             _log.warning("no answer from a worker", asked=index, error=str(error))
+        except trio.TooSlowError:
+            _log.warning("no answer from a worker", asked=index, error=f"none within {seconds:g} s")
         return None
 
     def _with_base_url(self, scope: HTTPScope, answer: _Answer) -> _Answer:
@@ -236,15 +241,14 @@ class Front:
         request = PeerRequest("GET", b"/metrics", [(b"host", b"worker"), (HOP_HEADER, self._secret)], b"")
 
         async def fetch(index: int) -> None:
-            answer = await self._ask(index, request)
+            answer = await self._ask(index, request, seconds=_METRICS_SECONDS)
             if answer is not None and answer.status == 200:
                 pages[index] = answer.body
 
-        with trio.move_on_after(_METRICS_SECONDS):
-            async with trio.open_nursery() as nursery:
-                for index, up in enumerate(self._members.up):
-                    if up and index != self._members.index:
-                        nursery.start_soon(fetch, index)
+        async with trio.open_nursery() as nursery:
+            for index, up in enumerate(self._members.up):
+                if up and index != self._members.index:
+                    nursery.start_soon(fetch, index)
         body = merge_metrics(pages, self._members.workers)
         return _Answer(200, _about(METRICS_CONTENT_TYPE, body), body)
 

@@ -57,6 +57,22 @@ class PeerResponse:
     chunks: AsyncIterator[bytes]
 
 
+class _Chunks:
+    """The body from the transport itself: httpx's generators around it can be left unfinished."""
+
+    def __init__(self, body: httpx.AsyncByteStream) -> None:
+        self._pieces = aiter(body)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._pieces)
+        except httpx.HTTPError as error:
+            raise _failed(error) from error
+
+
 class Peers:
     """Asks workers. Use as an async context manager."""
 
@@ -76,7 +92,7 @@ class Peers:
         """The answer of the worker at ``base_url``; what is not read of it by the end of the block is given up.
 
         Raises:
-            PeerFailed: there is no answer, or it ended early.
+            PeerFailed: there is no answer; one that ends early is told by ``PeerResponse.chunks``.
         """
         try:
             # How long an answer may take is for the worker that makes it to say.
@@ -88,9 +104,14 @@ class Peers:
                 extensions={"target": request.target, "timeout": {"connect": _CONNECT_TIMEOUT_SECONDS}},
             )
             response = await self._transport.handle_async_request(asked)
-            try:
-                yield PeerResponse(response.status_code, response.headers.raw, response.aiter_raw())
-            finally:
-                await response.aclose()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise PeerFailed(f"{type(error).__name__}: {error}") from error
+            raise _failed(error) from error
+        try:
+            assert isinstance(response.stream, httpx.AsyncByteStream)
+            yield PeerResponse(response.status_code, response.headers.raw, _Chunks(response.stream))
+        finally:
+            await response.aclose()
+
+
+def _failed(error: Exception) -> PeerFailed:
+    return PeerFailed(f"{type(error).__name__}: {error}")

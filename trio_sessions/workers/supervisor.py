@@ -193,15 +193,16 @@ class _Supervisor:
             death = await self._live(worker)
             if self._stop.is_set():
                 return
-            how = _told(worker.index, death)
+            how = _end(death)
             if not worker.serving.is_set():
                 if death.failed is not None:
                     raise _KINDS.get(death.failed.code, ConfigurationError)(death.failed.text)
-                raise WorkersFailed(f"{how} before it served any request; its log is above")
+                raise WorkersFailed(f"worker {worker.index} {how} before it served any request; its log is above")
             delay = worker.restarts.died(served=death.served)
             _log.warning("worker ended", worker=worker.index, how=how, sessions_lost=death.sessions, restarts_in=delay)
             if delay is None:
-                self._failure = self._failure or WorkersFailed(f"{how}, again and again, and is not restarted any more")
+                text = f"worker {worker.index} keeps dying (last: it {how}) and is not restarted"
+                self._failure = self._failure or WorkersFailed(text)
                 self._stop.set()
                 return
             with trio.move_on_after(delay):
@@ -294,9 +295,10 @@ async def _kill(process: trio.Process) -> None:
     process.kill()
 
 
-def _told(index: int, death: _Death) -> str:
+def _end(death: _Death) -> str:
+    """What the worker did, to stand behind its name."""
     if death.failed is not None:
-        return f"worker {index} could not start: {death.failed.text}"
+        return f"could not start: {death.failed.text}"
     if death.status < 0:
-        return f"worker {index} was killed by {signal.Signals(-death.status).name}"
-    return f"worker {index} ended with status {death.status}"
+        return f"was killed by {signal.Signals(-death.status).name}"
+    return f"ended with status {death.status}"
