@@ -68,6 +68,13 @@ def test_the_export_exports_exactly_these_names() -> None:
     assert all(hasattr(export, name) for name in export.__all__)
 
 
+def test_the_engine_transport_exports_exactly_these_names() -> None:
+    from trio_sessions.engine import http
+
+    assert http.__all__ == ["AnswerTooLarge", "Limits", "TrioTransport"]
+    assert all(hasattr(http, name) for name in http.__all__)
+
+
 def test_client_and_export_come_without_a_server_or_a_tokenizer_library() -> None:
     program = (
         "import sys, trio_sessions.client, trio_sessions.export\n"

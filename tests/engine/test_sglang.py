@@ -8,12 +8,12 @@ import re
 import socket
 import zlib
 
-import httpx
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.raw_server import Connection, ReceivedRequest, response, serving
+from trio_sessions import __version__
 from trio_sessions.engine.base import EngineAnswer, EngineCall
 from trio_sessions.engine.headers import from_engine
 from trio_sessions.engine.sglang import SGLangEngine
@@ -139,7 +139,7 @@ DROPPED = {
 @pytest.mark.parametrize(
     ("headers", "sent"),
     [
-        ((), ["Accept: */*", "Connection: keep-alive", "User-Agent: python-httpx/*", "accept-encoding: identity"]),
+        ((), ["Accept: */*", "Connection: keep-alive", "User-Agent: trio-sessions/*", "accept-encoding: identity"]),
         (
             (("user-agent", "x/1"), ("ACCEPT", "a"), ("accept", "b"), ("X-A", "1")),
             [
@@ -153,7 +153,7 @@ async def test_every_header_on_the_wire(headers, sent):
     request = await _sent(headers=headers)
     [(host, _), *rest] = request.headers
     assert host == "Host"
-    assert [f"{name}: {value}".replace(httpx.__version__, "*") for name, value in rest] == [
+    assert [f"{name}: {value}".replace(__version__, "*") for name, value in rest] == [
         *sent,
         "X-SMG-Routing-Key: s1",
         "Content-Length: 2",
@@ -322,8 +322,8 @@ async def test_an_answer_that_is_too_large_is_no_answer(answer):
         with pytest.raises(EngineUnreachable) as caught:
             await engine.call(_call())
     assert re.fullmatch(
-        r"backend transport error: AnswerTooLarge: the answer's body has \d+ bytes or more( when decoded)?, "
-        r"and may have 10000; --max-answer-mb says how much",
+        r"backend transport error: AnswerTooLarge: the answer's body has at least \d+ bytes( when decoded)?, "
+        r"10000 are allowed; raise --max-answer-mb",
         str(caught.value),
     )
 
@@ -449,6 +449,15 @@ async def test_one_connection_serves_many_turns():
         for _ in range(5):
             await engine.call(_call())
         assert (server.connections, len(server.requests)) == (1, 5)
+
+
+async def test_a_connection_that_an_engine_may_be_about_to_close_is_not_used(clock):
+    """Most of them close what is idle for five seconds."""
+    async with serving(response(), patience=PATIENCE) as server, SGLangEngine(server.url, timeout=600) as engine:
+        for seconds, connections in ((0, 1), (3, 1), (4, 2)):
+            clock.jump(seconds)
+            await engine.call(_call())
+            assert server.connections == connections
 
 
 async def test_leaving_the_engine_closes_its_connections():

@@ -9,6 +9,7 @@ from typing import Final, Self
 import httpx
 import trio
 
+from trio_sessions._version import __version__
 from trio_sessions.engine.base import EngineAnswer, EngineCall
 from trio_sessions.engine.headers import to_engine
 from trio_sessions.engine.http import AnswerTooLarge, Limits, TrioTransport
@@ -17,14 +18,13 @@ from trio_sessions.errors import EngineUnreachable
 __all__ = ["SGLangEngine"]
 
 _CONNECT_TIMEOUT_SECONDS: Final = 10.0
-_DEFAULT_ANSWER_BYTES: Final = 2**30
 # Below the five seconds of uvicorn, which engines are served by: a connection that it is about to close is not used.
 _KEEP_ALIVE_SECONDS: Final = 4.0
 # What a client says of itself, unless an agent says it. Compressing between neighbours costs more than it saves.
 _OWN_HEADERS: Final = (
     (b"Accept", b"*/*"),
     (b"Connection", b"keep-alive"),
-    (b"User-Agent", f"python-httpx/{httpx.__version__}".encode("ascii")),
+    (b"User-Agent", f"trio-sessions/{__version__}".encode("ascii")),
     (b"accept-encoding", b"identity"),
 )
 
@@ -38,10 +38,10 @@ class SGLangEngine:
     Args:
         base_url: ``http://host:port``, with or without a path.
         timeout: seconds until a call is given up, connecting included.
-        max_answer_bytes: largest body of an answer, as it is sent and decoded.
+        max_answer_bytes: largest body of an answer, as it is sent and decoded; None for no limit.
     """
 
-    def __init__(self, base_url: str, *, timeout: float, max_answer_bytes: int = _DEFAULT_ANSWER_BYTES) -> None:
+    def __init__(self, base_url: str, *, timeout: float, max_answer_bytes: int | None = None) -> None:
         self.base_url = base_url.rstrip("/")
         self.timeout = timeout
         self._url = httpx.URL(self.base_url)
@@ -86,7 +86,7 @@ class SGLangEngine:
             )
             body = await self._read(response)
         except AnswerTooLarge as error:
-            text = f"{error}; --max-answer-mb says how much"
+            text = f"{error}; raise --max-answer-mb"
             raise EngineUnreachable(type(error).__name__, text) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise EngineUnreachable(type(error).__name__, str(error)) from error
@@ -110,8 +110,8 @@ class SGLangEngine:
         size = 0
         for piece in httpx.Response(200, headers={"content-encoding": encoding}, content=iter(pieces)).iter_bytes():
             size += len(piece)
-            if size > most:
-                raise AnswerTooLarge(f"the answer's body has {size} bytes or more when decoded, and may have {most}")
+            if most is not None and size > most:
+                raise AnswerTooLarge(f"the answer's body has at least {size} bytes when decoded, {most} are allowed")
             decoded.append(piece)
         return b"".join(decoded)
 

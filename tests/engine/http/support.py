@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import trio
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from tests.raw_server import RawServer
+from tests.raw_server import Connection, RawServer
 from trio_sessions.engine.http import TrioTransport
 
 
@@ -40,9 +41,14 @@ async def call(transport: TrioTransport, server: RawServer, **options: Any) -> b
     return await response.aread()
 
 
+async def read_nothing(connection: Connection) -> None:
+    """A handler that leaves a request where it is."""
+    await trio.sleep_forever()
+
+
 async def settled(server: RawServer, transport: TrioTransport) -> None:
     """Until the server has noticed which connections are closed: what is then open is idle in the pool."""
-    while server.open != transport.state.idle:
+    while server.open != transport.idle:
         await wait_all_tasks_blocked(0.001)
 
 
@@ -51,6 +57,9 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     edges = [0, *sorted({place % (len(data) + 1) for place in places}), len(data)]
     return [data[a:b] for a, b in itertools.pairwise(edges) if a < b]
 
+
+LARGE = b"x" * (20 * 2**20)
+"""More than the kernel takes of a request that nobody reads."""
 
 FRAGMENTS = [
     *(b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 X\r\n", b"HTTP/1.0 204 X\r\n", b"\r\n", b"\n", b"\r", b" ", b"\x00"),

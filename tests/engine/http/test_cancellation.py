@@ -1,4 +1,4 @@
-"""A request that is cancelled, wherever it is, leaves nothing behind: no socket, no slot, no next request spoilt."""
+"""A request that is cancelled, wherever it is, leaves nothing behind: no socket, no next request spoilt."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from trio.testing import wait_all_tasks_blocked
 from tests.engine.http.conftest import Tls
 from tests.engine.http.support import call, open_sockets, request
 from tests.raw_server import Connection, Handler, RawServer, response, serving
-from trio_sessions.engine.http import PoolState, TrioTransport
+from trio_sessions.engine.http import TrioTransport
 
 # For all the places of one scenario together.
 PATIENCE = 60
+# For one of them.
+PATIENCE_FOR_ONE = 5
 LARGE = b"x" * (8 * 2**20)
 """More than the kernel takes at once."""
 
@@ -71,12 +73,11 @@ async def cancel_at(place: int, scenario: Callable[[], Awaitable[object]]) -> bo
 
 async def left_with(server: RawServer, transport: TrioTransport, others: int) -> None:
     """Until nothing is open but the ``others`` and both sides of what is idle; it is an error if that never comes."""
-    state = transport.state
-    assert state == PoolState(idle=state.idle, in_flight=0, waiting=0)
+    idle = transport.idle
     with trio.move_on_after(2):
-        while (server.open, open_sockets()) != (state.idle, others + 2 * state.idle):
+        while (server.open, open_sockets()) != (idle, others + 2 * idle):
             await wait_all_tasks_blocked(0.001)
-    assert (server.open, open_sockets()) == (state.idle, others + 2 * state.idle)
+    assert (server.open, open_sockets()) == (idle, others + 2 * idle)
 
 
 async def slowly(connection: Connection, *pieces: bytes) -> None:
@@ -147,7 +148,7 @@ async def endless(transport: TrioTransport, server: RawServer) -> None:
 
 
 async def timed(transport: TrioTransport, server: RawServer) -> None:
-    await call(transport, server, connect=9, read=9, write=9, pool=9)
+    await call(transport, server, connect=9, read=9, write=9)
 
 
 async def by_name(transport: TrioTransport, server: RawServer) -> None:
@@ -176,15 +177,16 @@ async def at_every_place(
     async with serving(handler, patience=PATIENCE, tls=tls.server if tls else None) as server:
         others = open_sockets()
         while reached:
-            async with TrioTransport(tls=tls.client if tls else None, max_in_flight=1) as transport:
-                if warm:
+            with trio.fail_after(PATIENCE_FOR_ONE):
+                async with TrioTransport(tls=tls.client if tls else None) as transport:
+                    if warm:
+                        await scenario(transport, server)
+                    reached = await cancel_at(place, lambda transport=transport: scenario(transport, server))
+                    await left_with(server, transport, others)
+                    # And the next one gets what is its own.
                     await scenario(transport, server)
-                reached = await cancel_at(place, lambda transport=transport: scenario(transport, server))
+                    await left_with(server, transport, others)
                 await left_with(server, transport, others)
-                # And the next one gets what is its own.
-                await scenario(transport, server)
-                await left_with(server, transport, others)
-            await left_with(server, transport, others)
             place += 1
     assert place > at_least
 
@@ -210,33 +212,3 @@ async def test_while_it_is_answered_early(scenario):
 @pytest.mark.parametrize("scenario", [small, medium, timed])
 async def test_encrypted(tls, scenario, warm):
     await at_every_place(with_length, scenario, warm=warm, tls=tls, at_least=4)
-
-
-async def test_while_it_waits_for_its_turn():
-    """And the one before it and the one behind it are served all the same."""
-    place = 0
-    reached = True
-    async with serving(with_length, patience=PATIENCE) as server:
-        others = open_sockets()
-        while reached:
-            async with TrioTransport(max_in_flight=1) as transport:
-                answers = []
-
-                async def ask(transport: TrioTransport = transport, answers: list[bytes] = answers) -> None:
-                    answers.append(await call(transport, server))
-
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(ask)
-                    await wait_all_tasks_blocked()
-
-                    async def doomed(transport: TrioTransport = transport, place: int = place) -> None:
-                        nonlocal reached
-                        reached = await cancel_at(place, lambda: call(transport, server, pool=9))
-
-                    nursery.start_soon(doomed)
-                    nursery.start_soon(ask)
-                assert answers == [b"abcd"] * 2
-                await left_with(server, transport, others)
-            await left_with(server, transport, others)
-            place += 1
-    assert place > 3

@@ -8,7 +8,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.engine.http.support import call, open_sockets
 from tests.raw_server import Connection, response, serving
-from trio_sessions.engine.http import PoolState, TrioTransport
+from trio_sessions.engine.http import TrioTransport
 
 # Bounds tests that jump the clock.
 PATIENCE = 1000
@@ -35,10 +35,10 @@ async def test_they_are_closed_when_no_request_comes(clock):
         await call(transport, server)
         clock.jump(3.9)
         await wait_all_tasks_blocked(0.01)
-        assert transport.state.idle == 1
+        assert transport.idle == 1
         clock.jump(0.1)
         await wait_all_tasks_blocked(0.01)
-        assert transport.state == PoolState(idle=0, in_flight=0, waiting=0)
+        assert transport.idle == 0
         assert open_sockets() == before
 
 
@@ -58,10 +58,10 @@ async def test_one_task_closes_them_and_only_while_there_are_any(clock):
                     nursery.start_soon(call, transport, server)
                 await wait_all_tasks_blocked(0.01)
                 together.set()
-            assert (transport.state.idle, _sweepers()) == (10, 1)
+            assert (transport.idle, _sweepers()) == (10, 1)
             clock.jump(4)
             await wait_all_tasks_blocked(0.01)
-            assert (transport.state.idle, server.open, _sweepers()) == (0, 0, 0)
+            assert (transport.idle, server.open, _sweepers()) == (0, 0, 0)
 
 
 async def test_each_expires_in_its_own_time(clock):
@@ -75,7 +75,7 @@ async def test_each_expires_in_its_own_time(clock):
         await call(transport, two)
         clock.jump(1)
         await wait_all_tasks_blocked(0.01)
-        assert (transport.state.idle, one.open, two.open) == (1, 0, 1)
+        assert (transport.idle, one.open, two.open) == (1, 0, 1)
         # What is used again lives on.
         clock.jump(2.5)
         await call(transport, two)
@@ -114,5 +114,5 @@ def test_a_transport_that_nobody_closes_does_not_keep_trio_running():
 
     # The task that waits for the connection's end is no reason to stay, and closes it on its way out.
     before = open_sockets()
-    assert trio.run(main).state.idle == 0
+    assert trio.run(main).idle == 0
     assert open_sockets() == before

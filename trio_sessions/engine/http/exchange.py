@@ -246,4 +246,4 @@ class Exchange:
     def _check_body(self, size: int) -> None:
         most = self._limits.body_bytes
         if most is not None and size > most:
-            raise AnswerTooLarge(f"the answer's body has {size} bytes or more, and may have {most}")
+            raise AnswerTooLarge(f"the answer's body has at least {size} bytes, {most} are allowed")

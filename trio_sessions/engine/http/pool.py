@@ -1,4 +1,4 @@
-"""The connections that are kept for the next request, and the slots for those in use.
+"""The connections that are kept for the next request.
 
 Taking and giving back cost the same whatever their number. The connection used last is taken first, so that a load that
 has gone down leaves the others to expire.
@@ -7,56 +7,20 @@ has gone down leaves the others to expire.
 from __future__ import annotations
 
 from collections import OrderedDict
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-import httpx
 import trio
 
 from trio_sessions.engine.http.wire import Origin, Wire
 
-__all__ = ["Pool", "PoolState", "Slot"]
-
-
-@dataclass(frozen=True, slots=True)
-class PoolState:
-    """What a pool holds.
-
-    Attributes:
-        idle: connections kept.
-        in_flight: requests that hold a slot.
-        waiting: requests that wait for one.
-    """
-
-    idle: int
-    in_flight: int
-    waiting: int
+__all__ = ["Pool"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Idle:
     origin: Origin
     expires_at: float
-
-
-class Slot:
-    """The right of one request to use one connection at a time."""
-
-    __slots__ = ("_limiter", "_pool", "_taken")
-
-    def __init__(self, pool: Pool, limiter: trio.CapacityLimiter | None) -> None:
-        self._pool = pool
-        self._limiter = limiter
-        self._taken = True
-
-    def release(self) -> None:
-        """Give it to whoever has waited longest. Releasing twice is no error."""
-        if self._taken:
-            self._taken = False
-            self._pool._in_flight -= 1
-            if self._limiter is not None:
-                self._limiter.release_on_behalf_of(self)
 
 
 class Pool:
@@ -68,41 +32,27 @@ class Pool:
 
     Args:
         max_idle: most connections to keep, over all origins; the one that was idle longest makes room.
-        max_in_flight: most requests at a time; None for any number.
         keep_alive: seconds after which an idle connection is closed.
     """
 
-    def __init__(self, *, max_idle: int, max_in_flight: int | None, keep_alive: float) -> None:
+    def __init__(self, *, max_idle: int, keep_alive: float) -> None:
         self._max_idle: Final = max_idle
         self._keep_alive: Final = keep_alive
-        self._limiter = None if max_in_flight is None else trio.CapacityLimiter(max_in_flight)
         # Both in the order in which connections were given back.
         self._idle: OrderedDict[Wire, _Idle] = OrderedDict()
         self._by_origin: dict[Origin, OrderedDict[Wire, None]] = {}
-        self._in_flight = 0
         self._sweeping: trio.CancelScope | None = None
         self._closed = False
 
     @property
-    def state(self) -> PoolState:
-        """How many of what."""
-        waiting = 0 if self._limiter is None else self._limiter.statistics().tasks_waiting
-        return PoolState(idle=len(self._idle), in_flight=self._in_flight, waiting=waiting)
+    def closed(self) -> bool:
+        """Whether it keeps nothing any more."""
+        return self._closed
 
-    async def slot(self, seconds: float | None) -> Slot:
-        """A slot, in the order of asking. Without a limit, and while there are free ones, this does not wait.
-
-        Raises:
-            httpx.PoolTimeout: none was free for ``seconds``.
-            RuntimeError: the pool is closed.
-        """
-        if self._closed:
-            raise RuntimeError("the transport is closed")
-        slot = Slot(self, self._limiter)
-        if self._limiter is not None:
-            await _acquire(self._limiter, slot, seconds)
-        self._in_flight += 1
-        return slot
+    @property
+    def idle(self) -> int:
+        """How many connections are kept."""
+        return len(self._idle)
 
     def take(self, origin: Origin) -> Wire | None:
         """The connection to ``origin`` that was used last, unless it has expired."""
@@ -132,7 +82,7 @@ class Pool:
             trio.lowlevel.spawn_system_task(self._sweep, self._sweeping, name="close idle connections")
 
     def close(self) -> None:
-        """Close what is idle now, and what is in flight as soon as it is given back. Closing twice is no error."""
+        """Close what is idle now, and what is in use as soon as it is given back. Closing twice is no error."""
         self._closed = True
         while self._idle:
             self._close_oldest()
@@ -166,14 +116,3 @@ class Pool:
         if not wires:
             del self._by_origin[idle.origin]
         wire.close()
-
-
-async def _acquire(limiter: trio.CapacityLimiter, slot: Slot, seconds: float | None) -> None:
-    # A timeout costs more than taking what is free, and this raises only if nothing is or others wait already.
-    with suppress(trio.WouldBlock):
-        limiter.acquire_on_behalf_of_nowait(slot)
-        return
-    with trio.move_on_after(float("inf") if seconds is None else seconds) as waiting:
-        await limiter.acquire_on_behalf_of(slot)
-    if waiting.cancelled_caught:
-        raise httpx.PoolTimeout(f"no connection was free for {seconds:g} s")

@@ -17,13 +17,11 @@ class Timeouts:
         connect: for a new connection, its encryption included.
         read: for the next bytes of the answer.
         write: for the server to take the next bytes of the request.
-        pool: for a slot.
     """
 
     connect: float | None = None
     read: float | None = None
     write: float | None = None
-    pool: float | None = None
 
     @classmethod
     def of(cls, extensions: Mapping[str, Any]) -> Timeouts:
@@ -31,9 +29,7 @@ class Timeouts:
         named = extensions.get("timeout")
         if not named:
             return _NONE
-        return cls(
-            connect=named.get("connect"), read=named.get("read"), write=named.get("write"), pool=named.get("pool")
-        )
+        return cls(connect=named.get("connect"), read=named.get("read"), write=named.get("write"))
 
 
 _NONE = Timeouts()

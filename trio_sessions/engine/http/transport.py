@@ -11,7 +11,7 @@ import trio
 
 from trio_sessions.engine.http.carry import Carried, NothingSent
 from trio_sessions.engine.http.exchange import Exchange, Head, Limits
-from trio_sessions.engine.http.pool import Pool, PoolState, Slot
+from trio_sessions.engine.http.pool import Pool
 from trio_sessions.engine.http.timeouts import Timeouts
 from trio_sessions.engine.http.wire import Origin, Wire, connect
 
@@ -38,7 +38,8 @@ class TrioTransport(httpx.AsyncBaseTransport):
     An answer that begins before all of the request was sent is the answer: the rest is not sent.
 
     Responses have to be read to the end or closed, as with any transport. There are no redirects, cookies, proxies or
-    other protocols here. Timeouts are those of ``request.extensions["timeout"]``, none if it has none; a request's
+    other protocols here, and no limit to the number of requests at a time. Timeouts are those of
+    ``request.extensions["timeout"]``, none if it has none, and the one for a pool has nothing to wait for; a request's
     ``extensions["target"]`` replaces the path and query of its URL.
 
     Args:
@@ -46,8 +47,6 @@ class TrioTransport(httpx.AsyncBaseTransport):
         max_idle: most connections to keep, over all servers.
         keep_alive: seconds after which an idle connection is closed. Less than the servers' own, so that they rarely
             close one just when it is used.
-        max_in_flight: most requests at a time, those whose answers are being read included; more wait in the order in
-            which they came, for as long as the pool timeout says. None for any number.
         limits: how large answers may be.
 
     Raises from ``handle_async_request`` and from reading a response, besides what httpx documents of its errors:
@@ -61,12 +60,11 @@ class TrioTransport(httpx.AsyncBaseTransport):
         tls: ssl.SSLContext | None = None,
         max_idle: int = 1024,
         keep_alive: float = 4.0,
-        max_in_flight: int | None = None,
         limits: Limits | None = None,
     ) -> None:
         self._tls = tls
         self._limits = limits or Limits()
-        self._pool = Pool(max_idle=max_idle, max_in_flight=max_in_flight, keep_alive=keep_alive)
+        self._pool = Pool(max_idle=max_idle, keep_alive=keep_alive)
 
     async def __aenter__(self) -> Self:
         return self
@@ -88,25 +86,19 @@ class TrioTransport(httpx.AsyncBaseTransport):
         self._pool.close()
 
     @property
-    def state(self) -> PoolState:
-        """How many connections and requests there are."""
-        return self._pool.state
+    def idle(self) -> int:
+        """How many connections are kept for the next request."""
+        return self._pool.idle
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """See the class."""
+        if self._pool.closed:
+            raise RuntimeError("the transport is closed")
         timeouts = Timeouts.of(request.extensions)
         origin = _origin(request.url)
-        slot = await self._pool.slot(timeouts.pool)
-        try:
-            return await self._respond(request, origin, timeouts, slot)
-        except BaseException:
-            slot.release()
-            raise
-
-    async def _respond(self, request: httpx.Request, origin: Origin, timeouts: Timeouts, slot: Slot) -> httpx.Response:
         target = request.extensions.get("target") or request.url.raw_path
         while True:
-            wire = await self._idle(origin)
+            wire = await self._quiet(origin)
             used_before = wire is not None
             if wire is None:
                 wire = await self._connect(origin, timeouts.connect)
@@ -119,9 +111,9 @@ class TrioTransport(httpx.AsyncBaseTransport):
                 wire.close()
                 raise
             else:
-                return _response(head, _Body(carried, wire, origin, self._pool, slot))
+                return _response(head, _Body(carried, wire, origin, self._pool))
 
-    async def _idle(self, origin: Origin) -> Wire | None:
+    async def _quiet(self, origin: Origin) -> Wire | None:
         """A connection that was used before and can be again. Those that cannot are closed."""
         while (wire := self._pool.take(origin)) is not None:
             try:
@@ -142,17 +134,16 @@ class TrioTransport(httpx.AsyncBaseTransport):
 
 
 class _Body(httpx.AsyncByteStream):
-    """The body of an answer. At its end, or when it is closed before, the connection and the slot are given back.
+    """The body of an answer. At its end, or when it is closed before, the connection is given back.
 
     It is its own iterator: a generator that is not read to the end would be left to the garbage collector.
     """
 
-    def __init__(self, carried: Carried, wire: Wire, origin: Origin, pool: Pool, slot: Slot) -> None:
+    def __init__(self, carried: Carried, wire: Wire, origin: Origin, pool: Pool) -> None:
         self._carried = carried
         self._wire = wire
         self._origin = origin
         self._pool = pool
-        self._slot = slot
         self._open = True
         self._pieces = 0
         # What has no body is not waited for.
@@ -190,7 +181,6 @@ class _Body(httpx.AsyncByteStream):
             self._pool.keep(self._origin, self._wire)
         else:
             self._wire.close()
-        self._slot.release()
 
 
 def _origin(url: httpx.URL) -> Origin:
