@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.engine.embedded_fixtures import WEATHER, body, chat, engine, output
@@ -231,6 +231,7 @@ _NONSENSE = st.recursive(
 
 @settings(deadline=None, max_examples=150)
 @given(st.dictionaries(st.sampled_from(_WORDS_OF_SCHEMAS), _NONSENSE))
+@example({"type": {}, "required": [[]]})
 def test_whatever_a_schema_says_the_arguments_are_an_object(parameters: dict[str, Any]) -> None:
     answer = chat(tools=[{"function": {"name": "f", "parameters": parameters}}], seed=1)
     assert isinstance(_arguments(answer), dict)

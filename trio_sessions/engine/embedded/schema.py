@@ -89,7 +89,8 @@ class _Planner:
         properties = schema.get("properties")
         properties = properties if isinstance(properties, Mapping) else {}
         named = schema.get("required")
-        required = [key for key in dict.fromkeys(named) if isinstance(key, str)] if _is_list(named) else []
+        names = [key for key in named if isinstance(key, str)] if _is_list(named) else []
+        required = list(dict.fromkeys(names))
         optional = [key for key in properties if key not in required] if depth < _DEEPEST else []
         closings = {"}" + option: option for option in then}
         separator, opening = "", lead + "{"
