@@ -27,7 +27,7 @@ from trio_sessions.engine.sglang import SGLangEngine
 __all__ = ["measure"]
 
 PART: Final = "engine"
-_REPEATS: Final = 5
+_REPEATS: Final = 3
 # So few that a client which costs little is idle for most of the time, and no queue forms.
 _CALLS_PER_SECOND = 1_000
 

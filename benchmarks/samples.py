@@ -15,6 +15,7 @@ from benchmarks.timing import watched
 from trio_sessions.config import Settings
 from trio_sessions.core import json
 from trio_sessions.engine.base import EngineAnswer, EngineCall
+from trio_sessions.process import settle
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.session import Session
 from trio_sessions.service.turn import TurnRequest
@@ -54,8 +55,10 @@ async def _measure(options: Options) -> list[Table]:
         await _turn(gateway, session, messages)
         messages.append({"role": "assistant", "content": "x" * (tokens - 1)})
         options.show.done(turn + 1)
+    # As a gateway that is served.
+    settle()
     held = sum(len(node.record.response) for node in session.history.nodes)
-    payload = len(await gateway.samples.collect(session, b""))
+    payload = sum(map(len, await gateway.samples.collect(session, b"")))
     repeats = options.times(_REPEATS)
     options.show.step("assembling", repeats)
     costs = []

@@ -20,7 +20,7 @@ LOADS: Final = (ONE, SIXTEEN, SIXTY_FOUR, REPLAY, IN_FLIGHT, LARGE)
 # One after the other, so that what a turn costs can be told from the others'.
 FLAT: Final = Load(name="200 turns of a few words", sessions=3, turns=200, in_flight=1, answer_ids=4, appended_chars=8)
 # An answer of about 4 MB, most of it log probs.
-HUGE: Final = Load(name="answers of 4 MB", sessions=12, turns=2, in_flight=4, answer_ids=115_000)
+HUGE: Final = Load(name="answers of 4 MB", sessions=12, turns=6, in_flight=4, answer_ids=115_000)
 
 QUICK_LOADS: Final = (
     # So large that what start-up and warm-up have freed does not hold it.

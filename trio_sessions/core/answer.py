@@ -60,6 +60,9 @@ def hollow_answer(body: bytes) -> bytes:
     Args:
         body: an engine's answer as it came, checked or not.
     """
+    # Most answers have none, which is seen sooner than an answer is looked through.
+    if not any(key in body for key in _QUOTED_KEYS):
+        return body
     try:
         choices = _answer_decoder.decode(body).choices
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -22,6 +22,8 @@ __all__ = ["Connection"]
 
 # Several times Hypercorn's: a body of megabytes arrives in fewer pieces, each of which passes through many hands.
 _RECEIVE_BYTES: Final = 128 * 1024
+# Up to here copying a body behind its head is cheaper than another system call.
+_SMALL_BODY_BYTES: Final = 64 * 1024
 _INTERIM: Final = b"HTTP/1.1 1"
 
 
@@ -110,9 +112,12 @@ class Connection(TCPServer):
                 # The body follows at once, see ``WholeRequests``, and both are sent together.
                 self._head, self._head_due = event.data, False
                 return
-            data, self._head = self._head + event.data, b""
+            head, self._head = self._head, b""
+            if head and len(event.data) > _SMALL_BODY_BYTES:
+                await self._send(head)
+                head = b""
             # The end of an answer of known length is no bytes.
-            if data:
+            if data := head + event.data:
                 await self._send(data)
             return
         if isinstance(event, Updated):
