@@ -43,9 +43,8 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.turns = Counter("trio_sessions_turns", "Turns by outcome.", ["outcome"], registry=self.registry)
-        for outcome in get_args(TurnOutcome):
-            # A rate needs the zero before the first.
-            self.turns.labels(outcome)
+        # A rate needs the zero before the first.
+        self._turns = {outcome: self.turns.labels(outcome) for outcome in get_args(TurnOutcome)}
         self.turns_in_flight = Gauge("trio_sessions_turns_in_flight", "Turns being handled.", registry=self.registry)
         self.engine_seconds = Histogram(
             "trio_sessions_engine_seconds",
@@ -101,7 +100,7 @@ class Metrics:
 
     def count_turn(self, outcome: TurnOutcome) -> None:
         """One more turn ended with ``outcome``."""
-        self.turns.labels(outcome).inc()
+        self._turns[outcome].inc()
 
     def render(self) -> bytes:
         """The text exposition format."""
