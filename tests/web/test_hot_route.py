@@ -39,6 +39,16 @@ async def test_another_method_is_no_turn(served: Served, session: Session, metho
         assert (await connection.response()).status == 404
 
 
+async def test_an_engine_that_has_no_content_is_passed_through_as_that(serve: Serve) -> None:
+    served = await serve(ScriptedEngine(otherwise=plain(b"", 204)))
+    session = await served.session()
+    async with session.unchanged(), await served.connect() as connection:
+        for _ in range(2):
+            await connection.send(request(f"POST {session.path}/{CHAT}"))
+            response = await connection.response()
+            assert (response.status, response.all("content-length")) == (204, [])
+
+
 async def test_no_session_is_no_turn(served: Served) -> None:
     async with await served.connect() as connection:
         await connection.send(request(f"POST /sessions//{CHAT}"))

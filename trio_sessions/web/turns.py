@@ -79,6 +79,8 @@ async def _body(receive: ASGIReceiveCallable) -> bytes:
 
 async def _send(reply: Reply, send: ASGISendCallable) -> None:
     headers = [(name.encode(), value.encode()) for name, value in reply.headers]
-    headers.append((b"content-length", str(len(reply.body)).encode()))
+    # RFC 9110, 8.6: what has no content says no length.
+    if reply.status != 204:
+        headers.append((b"content-length", str(len(reply.body)).encode()))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers, "trailers": False})
     await send({"type": "http.response.body", "body": reply.body, "more_body": False})
