@@ -70,7 +70,8 @@ class Settings:
         on_tools_change: what becomes of a request whose tools or template kwargs are not those of the turn it extends:
             ``report`` reuses the prefix and declares the change, ``reject`` is a 400, ``branch`` (tree mode) renders
             anew under a new root.
-        message_matcher: name of a built-in matcher or a dotted import path.
+        message_matcher: name of a built-in matcher or a dotted import path; None takes ``strict`` for chat completions
+            and ``agent`` for the other dialects.
         routing_replay: ask the engine for routed experts and keep them.
         indexer_replay: ask the engine for indexer choices and keep them.
         incremental_replay: keep only the routing rows each turn adds; needs ``routing_replay``.
@@ -81,6 +82,9 @@ class Settings:
         instance_id: 32 hex digits that identify this process; None draws one.
         store: where sessions live.
         engine_timeout: seconds until an engine call is given up.
+        stream_grace: seconds that a stream waits for the engine before its head is sent; an error that comes sooner
+            keeps its status.
+        keep_alive: seconds between signs of life in a stream that waits for the engine.
         max_body_mb: largest request body, in MiB.
         max_answer_mb: largest body that the engine may answer with, in MiB.
         open_proxy: proxy every path to the engine, not only the allow-list.
@@ -103,7 +107,7 @@ class Settings:
     tools_as: ToolsAs = "sglang"
     on_truncated: OnTruncated | None = None
     on_tools_change: OnToolsChange = "report"
-    message_matcher: str = "strict"
+    message_matcher: str | None = None
     routing_replay: bool = False
     indexer_replay: bool = False
     incremental_replay: bool = False
@@ -114,6 +118,8 @@ class Settings:
     instance_id: str | None = None
     store: Store = "memory"
     engine_timeout: float = 600.0
+    stream_grace: float = 0.5
+    keep_alive: float = 10.0
     max_body_mb: float = 64.0
     max_answer_mb: float = 1024.0
     open_proxy: bool = False
@@ -153,6 +159,8 @@ class Settings:
             "use report or reject",
         )
         _require_between("--engine-timeout", self.engine_timeout, 0.001, _MOST_SECONDS)
+        _require_between("--stream-grace", self.stream_grace, 0, _MOST_SECONDS)
+        _require_between("--keep-alive", self.keep_alive, 0.01, _MOST_SECONDS)
         _require_between("--max-body-mb", self.max_body_mb, 0.0001, _MOST_MIB)
         _require_between("--max-answer-mb", self.max_answer_mb, 0.0001, _MOST_MIB)
         _require_between("--drain-timeout", self.drain_timeout, 0, _MOST_SECONDS)

@@ -14,8 +14,9 @@ from trio_sessions.config import Settings
 from trio_sessions.engine.base import Engine
 from trio_sessions.render.base import Renderer
 from trio_sessions.service.gateway import Gateway
+from trio_sessions.service.replies import Reply
 from trio_sessions.service.session import Session
-from trio_sessions.service.turn import Reply, TurnRequest
+from trio_sessions.service.turn import TurnRequest
 from trio_sessions.testing.engine import HeldCall, HeldCalls, ScriptedEngine
 from trio_sessions.testing.toy import ToyRenderer
 from trio_sessions.web.dialects.chat import ChatDialect

@@ -23,8 +23,9 @@ from trio_sessions.core.records import encode_records
 from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.errors import BadEngineAnswer, EngineUnreachable, SessionNotFound
 from trio_sessions.service.gateway import Gateway
+from trio_sessions.service.replies import Reply
 from trio_sessions.service.session import Session
-from trio_sessions.service.turn import Reply, TurnRequest
+from trio_sessions.service.turn import TurnRequest
 from trio_sessions.testing.engine import HeldCall, HeldCalls, ScriptedEngine, chat_answer
 from trio_sessions.testing.machine import DrivenTask, TrioDriver
 from trio_sessions.testing.toy import TOY_END, ToyRenderer

@@ -16,7 +16,8 @@ from trio_sessions.testing.engine import ScriptedEngine, chat_answer
 from trio_sessions.testing.toy import ToyRenderer, sampled_ids
 
 STEPS = {
-    "prepare_chat_request",
+    "ChatDialect.read",
+    "prepare_request",
     "LinearHistory.attach",
     "EngineRequest.encode",
     "hollow_answer",

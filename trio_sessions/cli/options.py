@@ -205,6 +205,7 @@ SERVE_OPTIONS: Final = (
         kinds.text("NAME_OR_PATH"),
         "Decides whether a replayed message equals the stored one: strict, loose_tool_call, role_content_only, "
         "or the dotted path of a function.",
+        unset="what each dialect's clients need: strict for chat completions, agent for the others",
     ),
     _setting("routing_replay", kinds.FLAG, "Ask the engine for routed experts and keep them."),
     _setting("indexer_replay", kinds.FLAG, "Ask the engine for its sparse-attention choices and keep them."),
@@ -237,6 +238,17 @@ SERVE_OPTIONS: Final = (
         "engine_timeout",
         replace(kinds.NUMBER, metavar="SECONDS"),
         "Seconds until a call to the engine is given up.",
+    ),
+    _setting(
+        "stream_grace",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds that a stream waits for the engine before its head is sent; an error that comes sooner keeps its "
+        "status.",
+    ),
+    _setting(
+        "keep_alive",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds between signs of life in a stream that waits for the engine.",
     ),
     _setting("max_body_mb", kinds.NUMBER, "Largest request body, in MiB."),
     _setting("max_answer_mb", kinds.NUMBER, "Largest body that the engine may answer with, in MiB; more is a 502."),

@@ -31,7 +31,8 @@ async def serve_until_stopped(resolved: ResolvedSettings) -> int:
     try:
         check_tokenizer(settings.tokenizer)
         check_family(settings.family)
-        check_matcher(settings.message_matcher)
+        if settings.message_matcher is not None:
+            check_matcher(settings.message_matcher)
     except ConfigurationError as error:
         raise ConfigurationError(resolved.explain(str(error))) from error
     try:

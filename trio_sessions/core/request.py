@@ -18,12 +18,15 @@ from trio_sessions.core.token_text import encode_token_ids
 from trio_sessions.errors import InvalidRequest
 
 __all__ = [
+    "ChatBody",
     "EngineRequest",
     "PreparedRequest",
     "RequestPolicy",
     "SentMessages",
     "encode_engine_request",
     "prepare_chat_request",
+    "prepare_request",
+    "read_chat_body",
 ]
 
 # What a client may say about these would break the exact accounting of tokens, so it is never passed on.
@@ -84,6 +87,22 @@ class SentMessages:
         return b"[" + rest[1:] if rest.startswith(b",") else b"[]" if rest == b"]" else None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ChatBody:
+    """A chat request as it was read; in whichever dialect it was sent, this is what it comes to.
+
+    Attributes:
+        fields: all but ``messages``.
+        messages: at least one; every one an object with a string ``role``.
+        spelled_messages: the JSON array of them as the client spelled it; empty where they were made from something
+            else.
+    """
+
+    fields: Mapping[str, Any]
+    messages: Sequence[Mapping[str, Any]]
+    spelled_messages: bytes = b""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
     """A request as the engine receives it, and as the record keeps it.
@@ -131,7 +150,7 @@ class PreparedRequest:
 
     Attributes:
         messages: at least one; every one an object with a string ``role``.
-        spelled_messages: the JSON array of them as the client spelled it.
+        spelled_messages: as in ``ChatBody``.
         tools: tool definitions as the client sent them, or None.
         template_kwargs: the request's own ``chat_template_kwargs``, empty when it has none.
         stream: whether the client wants the answer as server-sent events. The engine is never asked to stream.
@@ -185,9 +204,30 @@ def prepare_chat_request(
         InvalidRequest: malformed JSON, not an object, or messages, tools or kwargs of the wrong shape. The text names
             the place.
     """
+    return prepare_request(read_chat_body(body, sent=sent), policy)
+
+
+def read_chat_body(body: bytes, *, sent: SentMessages | None = None) -> ChatBody:
+    """Decode a chat body, and check that it is an object with messages.
+
+    Args:
+        body: the request body; empty stands for ``{}``.
+        sent: what the client sent before, which it may send again with more behind it.
+
+    Raises:
+        InvalidRequest: malformed JSON, not an object, or messages of the wrong shape. The text names the place.
+    """
+    return (sent and _read_rest(body, sent)) or _read(body)
+
+
+def prepare_request(chat: ChatBody, policy: RequestPolicy | None = None) -> PreparedRequest:
+    """Validate what a chat request asks for, and put in place what the engine must be asked for.
+
+    Raises:
+        InvalidRequest: tools or kwargs of the wrong shape, or more than one completion is asked for.
+    """
     policy = policy or RequestPolicy()
-    decoded = (sent and _decode_rest(body, sent)) or _decode(body)
-    fields, messages = decoded.fields, decoded.messages
+    fields = dict(chat.fields)
     template_kwargs = fields.pop("chat_template_kwargs", None)
     if template_kwargs is not None and not isinstance(template_kwargs, dict):
         raise InvalidRequest("chat_template_kwargs must be an object")
@@ -211,8 +251,8 @@ def prepare_chat_request(
         fields["lora_path"] = policy.lora
 
     return PreparedRequest(
-        messages=messages,
-        spelled_messages=decoded.spelled_messages,
+        messages=chat.messages,
+        spelled_messages=chat.spelled_messages,
         tools=tools,
         template_kwargs=template_kwargs or {},
         stream=stream,
@@ -221,14 +261,7 @@ def prepare_chat_request(
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Body:
-    fields: dict[str, Any]
-    messages: Sequence[Mapping[str, Any]]
-    spelled_messages: bytes
-
-
-def _decode(body: bytes) -> _Body:
+def _read(body: bytes) -> ChatBody:
     try:
         decoded = json.decode(body) if body else {}
     except json.InvalidJSON as error:
@@ -236,11 +269,11 @@ def _decode(body: bytes) -> _Body:
     if not isinstance(decoded, dict):
         raise InvalidRequest(f"the request body must be a JSON object, got {_kind(decoded)}")
     messages = _messages(decoded.pop("messages", None))
-    return _Body(decoded, messages, bytes(_spelled_decoder.decode(body)["messages"]))
+    return ChatBody(decoded, messages, bytes(_spelled_decoder.decode(body)["messages"]))
 
 
-def _decode_rest(body: bytes, sent: SentMessages) -> _Body | None:
-    """As ``_decode``, where ``body`` repeats ``sent``; None where it does not, or where something is wrong with it."""
+def _read_rest(body: bytes, sent: SentMessages) -> ChatBody | None:
+    """As ``_read``, where ``body`` repeats ``sent``; None where it does not, or where something is wrong with it."""
     try:
         spelled = _spelled_decoder.decode(body)
         spelled_messages = bytes(spelled.pop("messages", b""))
@@ -252,7 +285,7 @@ def _decode_rest(body: bytes, sent: SentMessages) -> _Body | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, json.InvalidJSON):
         return None
     _check(appended, first_index=len(sent.messages))
-    return _Body(fields, [*sent.messages, *appended], spelled_messages)
+    return ChatBody(fields, [*sent.messages, *appended], spelled_messages)
 
 
 def _decode_member(value: bytes | msgspec.Raw) -> Any:

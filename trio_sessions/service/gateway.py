@@ -75,10 +75,11 @@ class Gateway:
             registry=self.registry,
             engine=engine,
             renderer=renderer,
-            matcher=resolve_matcher(settings.message_matcher),
+            matcher=None if settings.message_matcher is None else resolve_matcher(settings.message_matcher),
             policy=settings.request_policy,
             seams=settings.seam_policy,
             metrics=self.metrics,
             clock=clock,
+            new_id=new_id,
             offloader=offloader,
         )

@@ -12,8 +12,8 @@ from trio_sessions.engine.base import Engine, EngineCall
 from trio_sessions.errors import NotProxied
 from trio_sessions.service.offload import Offloader
 from trio_sessions.service.registry import SessionRegistry
+from trio_sessions.service.replies import Reply, pass_through
 from trio_sessions.service.session import Session
-from trio_sessions.service.turn import Reply, pass_through
 
 __all__ = ["ALLOWED_PATHS", "EngineProxy"]
 

@@ -66,6 +66,11 @@ class Session:
             self._compared.add(checkpoint)
             return True
 
+    def answered(self, response_id: str) -> Checkpoint | None:
+        """The turn that was answered under this id, the latest of several; None where none stands. Thread-safe."""
+        nodes = self.history.nodes
+        return next((node for node in reversed(nodes) if node.response_id == response_id), None)
+
     def next_turn_number(self) -> int:
         """Numbers turns from 1 in the order they arrived, for logs."""
         self._turns_started += 1

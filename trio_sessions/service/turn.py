@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+import msgspec
 import numpy as np
 import structlog
 import trio
@@ -21,12 +22,11 @@ from trio_sessions.core.answer import hollow_answer, split_answer
 from trio_sessions.core.boundary import BoundaryEvent
 from trio_sessions.core.completion import Completion, extract_completion
 from trio_sessions.core.history import Attachment, Checkpoint, RenderedWith, Seam, SeamPolicy, TurnRecord, decide_seam
-from trio_sessions.core.messages import Matcher
+from trio_sessions.core.messages import MATCHERS, Matcher
 from trio_sessions.core.prefix import assert_pretokenized_prefix
-from trio_sessions.core.request import EngineRequest, PreparedRequest, RequestPolicy, SentMessages, prepare_chat_request
+from trio_sessions.core.request import EngineRequest, PreparedRequest, RequestPolicy, SentMessages, prepare_request
 from trio_sessions.core.tokens import TokenIds
 from trio_sessions.engine.base import Engine, EngineAnswer, EngineCall, Headers
-from trio_sessions.engine.headers import from_engine, json_from_engine
 from trio_sessions.errors import (
     AppendRoleNotSupported,
     BadEngineAnswer,
@@ -39,11 +39,14 @@ from trio_sessions.errors import (
 )
 from trio_sessions.observe import Metrics, TurnOutcome
 from trio_sessions.render.base import Extension, Renderer
+from trio_sessions.service.dialect import Dialect, EventWriter, Exchange, Reading, Waiting
+from trio_sessions.service.failure import engine_failure
 from trio_sessions.service.offload import Offloader
 from trio_sessions.service.registry import SessionRegistry
+from trio_sessions.service.replies import STREAM_HEADERS, Reply
 from trio_sessions.service.session import Session, WaitsForDisconnect
 
-__all__ = ["CHAT_PATH", "Dialect", "Reply", "TurnPipeline", "TurnRequest"]
+__all__ = ["CHAT_PATH", "TurnPipeline", "TurnRequest"]
 
 CHAT_PATH: Final = "v1/chat/completions"
 # Text that is only skipped costs this part of what tokenizing as many bytes does, and an object more.
@@ -55,10 +58,11 @@ _LOOK_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """A client's chat request as it arrived.
+    """A client's request for a turn as it arrived.
 
     Attributes:
         gone: returns when the client has gone away; None where the turn is cancelled then.
+        waiting: keeps the client of a stream waiting; None where it waits without a word.
     """
 
     method: str
@@ -66,22 +70,7 @@ class TurnRequest:
     headers: Headers
     body: bytes
     gone: WaitsForDisconnect | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What goes back to a client."""
-
-    status: int
-    headers: Headers
-    body: bytes
-
-
-class Dialect(Protocol):
-    """How one chat API spells its answers."""
-
-    def encode(self, answer: EngineAnswer, *, stream: bool) -> Reply:
-        """The client's reply to a usable answer, whose body is compact JSON without replay payloads."""
+    waiting: Waiting | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,11 +101,12 @@ class TurnPipeline:
         registry: knows which turns run, for shutdown.
         engine: samples.
         renderer: messages to ids.
-        matcher: decides whether replayed history is the stored one.
+        matcher: decides whether replayed history is the stored one; None for what each dialect's clients need.
         policy: what the launch adds to every request.
         seams: what the launch wants where a request extends a stored turn.
         metrics: counters and histograms.
         clock: wall clock for records, seconds since the epoch.
+        new_id: draws ids, 32 lowercase hex digits.
         offloader: threads for long computations.
     """
 
@@ -126,11 +116,12 @@ class TurnPipeline:
         registry: SessionRegistry,
         engine: Engine,
         renderer: Renderer,
-        matcher: Matcher,
+        matcher: Matcher | None,
         policy: RequestPolicy,
         seams: SeamPolicy,
         metrics: Metrics,
         clock: Callable[[], float],
+        new_id: Callable[[], str],
         offloader: Offloader,
     ) -> None:
         self._registry = registry
@@ -141,6 +132,7 @@ class TurnPipeline:
         self._seams = seams
         self._metrics = metrics
         self._clock = clock
+        self._new_id = new_id
         self._offload = offloader.run
         self._offload_json = offloader.run_json
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.turn")
@@ -157,8 +149,8 @@ class TurnPipeline:
         outcome: TurnOutcome = "cancelled"
         try:
             with self._registry.running(session), self._metrics.turns_in_flight.track_inprogress():
-                async with session.request_nursery(request.gone):
-                    outcome, reply = await self._turn(session, request, dialect, arrived, log)
+                async with session.request_nursery(request.gone) as nursery:
+                    outcome, reply = await self._turn(session, request, dialect, arrived, nursery, log)
                 return reply
         except SessionError as error:
             outcome = _outcome_of(error)
@@ -182,46 +174,39 @@ class TurnPipeline:
         request: TurnRequest,
         dialect: Dialect,
         arrived: float,
+        nursery: trio.Nursery,
         log: structlog.stdlib.BoundLogger,
     ) -> tuple[TurnOutcome, Reply]:
         began = trio.current_time()
         size = json.weight(request.body)
-        prepared = await self._offload_json(
-            lambda: prepare_chat_request(request.body, self._policy, sent=session.sent), size=size
-        )
+        exchange, prepared = await self._offload_json(lambda: self._read(session, request, dialect), size=size)
+        if exchange.dropped:
+            log.info("left out of the request", dropped=exchange.dropped)
+        matcher = self._matcher or MATCHERS[dialect.matcher]
         async with session.locked():
             session.ensure_open()
-            plan = await self._plan(session, prepared, size=size)
+            plan = await self._plan(session, prepared, matcher, size=size)
         body = await self._offload_json(plan.request.encode, size=size)
         # Larger than what the engine is sent can only be the spelling of white space, which is not to be kept.
         sent = (
             SentMessages.of(prepared.spelled_messages, plan.attachment.request)
-            if len(prepared.spelled_messages) <= len(body)
+            if 0 < len(prepared.spelled_messages) <= len(body)
             else None
         )
 
+        writer = exchange.events() if exchange.stream else None
         asked = trio.current_time()
-        answer = await self._engine.call(
-            EngineCall(
-                method=request.method,
-                path=CHAT_PATH,
-                query=request.query,
-                headers=request.headers,
-                body=body,
-                session_id=session.id,
-            )
-        )
+        answer, opened = await self._ask(session, request, body, writer, nursery)
         answered = trio.current_time()
         self._metrics.engine_seconds.observe(answered - asked)
         if answer.status != 200:
             log.warning("the engine refused the turn", status=answer.status)
             return "engine_error", await self._offload_json(
-                partial(pass_through, answer), size=json.weight(answer.body)
+                lambda: _refusal(answer, dialect, writer if opened else None), size=json.weight(answer.body)
             )
         hollow = await self._offload_json(partial(hollow_answer, answer.body), size=_weight_to_skip(answer.body))
         digest = await self._offload_json(
-            lambda: _digest(answer, hollow, dialect, plan.request.input_ids, stream=prepared.stream),
-            size=json.weight(hollow),
+            lambda: _digest(answer, hollow, exchange, writer, plan.request.input_ids), size=json.weight(hollow)
         )
 
         # From here on the turn is decided: a client that goes away now no longer takes it back.
@@ -244,9 +229,40 @@ class TurnPipeline:
         )
         return outcome, digest.reply
 
-    async def _plan(self, session: Session, prepared: PreparedRequest, *, size: int) -> _Plan:
+    def _read(self, session: Session, request: TurnRequest, dialect: Dialect) -> tuple[Exchange, PreparedRequest]:
+        exchange = dialect.read(
+            request.body,
+            Reading(
+                sent=session.sent,
+                roles=lambda: self._renderer.appendable_roles(self._renderer.effective_kwargs({})),
+                answered=session.answered,
+                new_id=self._new_id,
+            ),
+        )
+        return exchange, prepare_request(exchange.chat, self._policy)
+
+    async def _ask(
+        self, session: Session, request: TurnRequest, body: bytes, writer: EventWriter | None, nursery: trio.Nursery
+    ) -> tuple[EngineAnswer, bool]:
+        """The engine's answer, and whether the client's stream was opened meanwhile."""
+        waiting = request.waiting if writer is not None else None
+        if waiting is not None and writer is not None:
+            nursery.start_soon(waiting.keep, writer, ())
+        answer = await self._engine.call(
+            EngineCall(
+                method=request.method,
+                path=CHAT_PATH,
+                query=request.query,
+                headers=request.headers,
+                body=body,
+                session_id=session.id,
+            )
+        )
+        return answer, waiting is not None and waiting.settle()
+
+    async def _plan(self, session: Session, prepared: PreparedRequest, matcher: Matcher, *, size: int) -> _Plan:
         # The lock is held, so that the history stays as it is while a thread looks at it.
-        seam = await self._offload(lambda: self._attach(session, prepared), size=size)
+        seam = await self._offload(lambda: self._attach(session, prepared, matcher), size=size)
         kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
         attachment = seam.attachment
         stored = attachment.tokens.materialize()
@@ -280,8 +296,8 @@ class TurnPipeline:
             request=request,
         )
 
-    def _attach(self, session: Session, prepared: PreparedRequest) -> Seam:
-        found = session.history.attach(prepared.messages, self._matcher)
+    def _attach(self, session: Session, prepared: PreparedRequest, matcher: Matcher) -> Seam:
+        found = session.history.attach(prepared.messages, matcher)
         kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
         return decide_seam(found, prepared.messages, RenderedWith.of(prepared.tools, kwargs), self._seams)
 
@@ -383,23 +399,31 @@ def _shared_fields(plan: _Plan) -> bytes:
     return base.record.request_fields if base is not None and base.record.request_fields == fields else fields
 
 
-def pass_through(answer: EngineAnswer) -> Reply:
-    """An engine's answer for the client: JSON rendered compactly, anything else as it is."""
-    try:
-        body = json.compact(answer.body)
-    except json.InvalidJSON:
-        return Reply(status=answer.status, headers=from_engine(answer.headers), body=answer.body)
-    return Reply(status=answer.status, headers=json_from_engine(answer.headers), body=body)
+def _refusal(answer: EngineAnswer, dialect: Dialect, opened: EventWriter | None) -> Reply:
+    """What the engine refused the turn with; in a stream that was opened its status is gone."""
+    if opened is None:
+        return dialect.refused(answer)
+    return Reply(status=200, headers=STREAM_HEADERS, body=opened.broken(engine_failure(answer)))
 
 
-def _digest(answer: EngineAnswer, hollow: bytes, dialect: Dialect, prompt: TokenIds, *, stream: bool) -> _Digest:
+def _digest(
+    answer: EngineAnswer, hollow: bytes, exchange: Exchange, writer: EventWriter | None, prompt: TokenIds
+) -> _Digest:
     completion = extract_completion(hollow, prompt=prompt)
     try:
         split = split_answer(answer.body, hollow)
     except json.InvalidJSON as error:
         raise BadEngineAnswer(f"invalid chat completion response: {error}") from error
     bare = EngineAnswer(status=answer.status, headers=answer.headers, body=split.bare)
-    return _Digest(completion=completion, response=split.whole, reply=dialect.encode(bare, stream=stream))
+    reply = (
+        exchange.answered(bare)
+        if writer is None
+        # The engine's headers describe its JSON body, not this one.
+        else Reply(status=200, headers=STREAM_HEADERS, body=writer.finish(bare))
+    )
+    if exchange.response_id is not None:
+        completion = msgspec.structs.replace(completion, response_id=exchange.response_id)
+    return _Digest(completion=completion, response=split.whole, reply=reply)
 
 
 def _harmless(error: SessionError) -> dict[str, str]:

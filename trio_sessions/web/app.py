@@ -17,7 +17,7 @@ from trio_sessions.engine.base import EngineCall, Headers
 from trio_sessions.errors import NotProxied, SampleAssemblyFailed
 from trio_sessions.observe import METRICS_CONTENT_TYPE
 from trio_sessions.service.gateway import Gateway
-from trio_sessions.service.turn import Reply
+from trio_sessions.service.replies import Reply
 from trio_sessions.web.errors import error_reply, reply_for, status_of
 from trio_sessions.web.turns import TurnRoutes
 

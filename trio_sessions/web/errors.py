@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from trio_sessions.core import json
+from trio_sessions.engine.base import Headers
 from trio_sessions.errors import (
     BadEngineAnswer,
     ClientDisconnected,
@@ -24,9 +24,10 @@ from trio_sessions.errors import (
     TokenizationFailed,
     TruncatedGeneration,
 )
-from trio_sessions.service.turn import Reply
+from trio_sessions.service.failure import Failure
+from trio_sessions.service.replies import Reply, json_reply
 
-__all__ = ["STATUS", "error_reply", "reply_for", "status_of"]
+__all__ = ["PERMANENT", "STATUS", "advice_on", "error_reply", "failure_of", "reply_for", "status_of"]
 
 STATUS: Final[Mapping[type[SessionError], int]] = {
     InvalidRequest: 400,
@@ -42,8 +43,12 @@ STATUS: Final[Mapping[type[SessionError], int]] = {
     EngineUnreachable: 502,
     ServerDraining: 503,
 }
-_JSON: Final = (("content-type", "application/json"),)
+PERMANENT: Final = (TruncatedGeneration, MatcherFailed, TokenizationFailed)
+"""Errors that come again when the request does, although clients retry their statuses."""
+
 _RETRY_SOON: Final = (("retry-after", "1"),)
+# The SDKs of OpenAI and Anthropic heed it.
+_NO_RETRY: Final = (("x-should-retry", "false"),)
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.web")
 
 
@@ -52,18 +57,32 @@ def status_of(error: SessionError) -> int:
     return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
 
 
-def reply_for(error: Exception, *, path: str) -> Reply:
-    """The reply of a route that raised ``error``: a domain error's own text, or nothing of what happened inside."""
+def failure_of(error: Exception, *, path: str) -> Failure:
+    """What the client of a route that raised ``error`` is told: a domain error's own text, or nothing of the inside."""
     if isinstance(error, SessionError):
-        return error_reply(status_of(error), str(error))
+        return Failure(
+            status=status_of(error), text=str(error), code=error.code, permanent=isinstance(error, PERMANENT)
+        )
     # The message of an unexpected error may quote a conversation; where it happened does not.
     stack = "".join(traceback.format_tb(error.__traceback__))
     _log.error("unexpected error", kind=type(error).__name__, path=path, stack=stack)
     _log.debug("unexpected error", exc_info=error)
-    return error_reply(500, "internal error: the server's log has the details")
+    return Failure(status=500, text="internal error: the server's log has the details", code="internal_error")
+
+
+def advice_on(failure: Failure) -> Headers:
+    """Headers that tell a client's SDK whether and when to try again, in whatever dialect it speaks."""
+    if failure.permanent:
+        return _NO_RETRY
+    return _RETRY_SOON if failure.status == 503 else ()
+
+
+def reply_for(error: Exception, *, path: str) -> Reply:
+    """The reply of a route that raised ``error``, outside of turns."""
+    failure = failure_of(error, path=path)
+    return json_reply({"error": failure.text}, status=failure.status, headers=advice_on(failure))
 
 
 def error_reply(status: int, text: str) -> Reply:
     """``{"error": text}``."""
-    headers = (*_JSON, *_RETRY_SOON) if status == 503 else _JSON
-    return Reply(status=status, headers=headers, body=json.encode({"error": text}))
+    return json_reply({"error": text}, status=status, headers=_RETRY_SOON if status == 503 else ())

@@ -7,14 +7,18 @@ answered here, in front of the Quart application, which serves everything else.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trio_sessions.errors import ClientDisconnected
+from trio_sessions.service.dialect import Dialect
 from trio_sessions.service.gateway import Gateway
-from trio_sessions.service.turn import CHAT_PATH, Dialect, Reply, TurnRequest
+from trio_sessions.service.replies import Reply
+from trio_sessions.service.turn import CHAT_PATH, TurnRequest
 from trio_sessions.web.dialects.chat import ChatDialect
-from trio_sessions.web.errors import reply_for
+from trio_sessions.web.errors import advice_on, failure_of
 from trio_sessions.web.paths import routed
+from trio_sessions.web.streams import EventStream
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
@@ -51,6 +55,8 @@ class TurnRoutes:
     async def _serve(
         self, session_id: str, dialect: Dialect, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
+        settings = self._gateway.settings
+        stream = EventStream(send, grace=settings.stream_grace, interval=settings.keep_alive)
         request = TurnRequest(
             method=scope["method"],
             query=scope["query_string"].decode("latin-1"),
@@ -58,6 +64,7 @@ class TurnRoutes:
             body=await _body(receive),
             # Behind the body a client can only go away.
             gone=receive,
+            waiting=stream,
         )
         try:
             reply = await self._gateway.turns.run(self._gateway.registry.get(session_id), request, dialect)
@@ -65,8 +72,16 @@ class TurnRoutes:
             return
         except Exception as error:  # noqa: BLE001
             # Whatever it was, the client gets an answer, as from Quart's error handlers.
-            reply = reply_for(error, path=scope["path"])
-        await _send(reply, send)
+            failure = failure_of(error, path=scope["path"])
+            if stream.writer is not None:
+                await stream.end_with(failure)
+                return
+            reply = dialect.failed(failure)
+            reply = replace(reply, headers=(*reply.headers, *advice_on(failure)))
+        if stream.writer is not None:
+            await stream.end(reply.body)
+        else:
+            await _send(reply, send)
 
 
 async def _body(receive: ASGIReceiveCallable) -> bytes:

@@ -5,22 +5,27 @@ Source of the rules: the HTTP contract (docs/wire.md), "one chat turn".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from trio_sessions.core import json
+from trio_sessions.core.history import Checkpoint
+from trio_sessions.core.request import ChatBody, read_chat_body
 from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.engine.headers import json_from_engine
-from trio_sessions.service.turn import Reply
+from trio_sessions.service.dialect import Reading
+from trio_sessions.service.failure import CONTEXT_OVERFLOW, Failure
+from trio_sessions.service.replies import Reply, json_reply, pass_through
+from trio_sessions.web.dialects.sse import data_event
 
-__all__ = ["ChatDialect", "stream_body"]
+__all__ = ["ChatDialect"]
 
-_STREAM_HEADERS: Final = (
-    ("content-type", "text/event-stream; charset=utf-8"),
-    ("cache-control", "no-cache"),
-    ("x-accel-buffering", "no"),
-)
+_DONE: Final = b"data: [DONE]\n\n"
+# A comment, which chat clients skip.
+_KEEP_ALIVE: Final = b": waiting for the engine\n\n"
 
 # Values stay raw bytes: what is not changed is passed on in the engine's own spelling.
 _object_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -28,42 +33,88 @@ _list_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class ChatDialect:
-    """See ``trio_sessions.service.turn.Dialect``."""
+    """See ``trio_sessions.service.dialect.Dialect``."""
 
-    def encode(self, answer: EngineAnswer, *, stream: bool) -> Reply:
-        """One JSON object, or one server-sent chunk and the end mark."""
-        if stream:
-            # The engine's headers describe its JSON body, not this one.
-            return Reply(status=answer.status, headers=_STREAM_HEADERS, body=stream_body(answer.body))
+    name: Final = "chat"
+    matcher: Final = "strict"
+
+    def read(self, body: bytes, reading: Reading) -> ChatExchange:
+        """The request, which is a chat request already."""
+        chat = read_chat_body(body, sent=reading.sent)
+        return ChatExchange(chat=chat, stream=bool(chat.fields.get("stream", False)))
+
+    def failed(self, failure: Failure) -> Reply:
+        """The contract's ``{"error": text}``; OpenAI's object where clients look for its code."""
+        if failure.code == CONTEXT_OVERFLOW:
+            return json_reply({"error": _error(failure)}, status=failure.status)
+        return json_reply({"error": failure.text}, status=failure.status)
+
+    def refused(self, answer: EngineAnswer) -> Reply:
+        """The engine's own answer."""
+        return pass_through(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatExchange:
+    """See ``trio_sessions.service.dialect.Exchange``."""
+
+    chat: ChatBody
+    stream: bool
+    response_id: str | None = None
+    extends: Checkpoint | None = None
+    dropped: Sequence[str] = ()
+
+    def answered(self, answer: EngineAnswer) -> Reply:
+        """The engine's JSON object."""
         return Reply(status=answer.status, headers=json_from_engine(answer.headers), body=answer.body)
 
+    def events(self) -> ChatEvents:
+        """One chunk and the end mark."""
+        return ChatEvents()
 
-def stream_body(answer: bytes) -> bytes:
-    """A whole chat completion as one ``chat.completion.chunk`` event and ``[DONE]``.
 
-    Args:
-        answer: compact JSON of an answer that ``extract_completion`` accepted.
-    """
-    completion = _object_decoder.decode(answer)
-    choice = _object_decoder.decode(_list_decoder.decode(completion["choices"])[0])
-    null = msgspec.Raw(b"null")
-    chunk: dict[str, Any] = {
-        "id": completion.get("id", null),
-        "object": "chat.completion.chunk",
-        "created": completion.get("created", null),
-        "model": completion.get("model", null),
-        "choices": [
-            {
-                "index": 0,
-                "delta": _delta(choice["message"]),
-                "finish_reason": choice.get("finish_reason", null),
-            }
-        ],
-    }
-    usage = completion.get("usage", null)
-    if bytes(usage) != b"null":
-        chunk["usage"] = usage
-    return b"data: " + json.encode(chunk) + b"\n\ndata: [DONE]\n\n"
+class ChatEvents:
+    """See ``trio_sessions.service.dialect.EventWriter``."""
+
+    def opening(self) -> bytes:
+        """A comment: a chunk has the engine's id, which is not known yet."""
+        return _KEEP_ALIVE
+
+    def keep_alive(self) -> bytes:
+        """A comment."""
+        return _KEEP_ALIVE
+
+    def finish(self, answer: EngineAnswer) -> bytes:
+        """The answer as one ``chat.completion.chunk``, and ``[DONE]``."""
+        completion = _object_decoder.decode(answer.body)
+        choice = _object_decoder.decode(_list_decoder.decode(completion["choices"])[0])
+        null = msgspec.Raw(b"null")
+        chunk: dict[str, Any] = {
+            "id": completion.get("id", null),
+            "object": "chat.completion.chunk",
+            "created": completion.get("created", null),
+            "model": completion.get("model", null),
+            "choices": [
+                {
+                    "index": 0,
+                    "delta": _delta(choice["message"]),
+                    "finish_reason": choice.get("finish_reason", null),
+                }
+            ],
+        }
+        usage = completion.get("usage", null)
+        if bytes(usage) != b"null":
+            chunk["usage"] = usage
+        return data_event(chunk) + _DONE
+
+    def broken(self, failure: Failure) -> bytes:
+        """OpenAI's error object as an event, which its clients raise."""
+        return data_event({"error": _error(failure)}) + _DONE
+
+
+def _error(failure: Failure) -> dict[str, Any]:
+    kind = "invalid_request_error" if failure.status < 500 else "server_error"
+    return {"message": failure.text, "type": kind, "param": None, "code": failure.code}
 
 
 def _delta(raw_message: msgspec.Raw) -> dict[str, Any]:

@@ -1,0 +1,123 @@
+"""An engine's chat answer, decoded for dialects that spell it in other words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trio_sessions.core import json
+from trio_sessions.engine.base import EngineAnswer
+
+__all__ = ["ChatAnswer", "ToolCall", "Usage"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool call as the engine parsed it.
+
+    Attributes:
+        id: what its result will name; empty where the engine gave none.
+        name: of the function.
+        arguments: the text that was sampled, JSON in most cases.
+    """
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of an answer; ``cached`` of the prompt's were in the engine's cache."""
+
+    prompt: int
+    completion: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAnswer:
+    """What an engine answered.
+
+    Attributes:
+        id: the engine's id of it.
+        model: as the engine calls it.
+        created: seconds since the epoch.
+        content: the text.
+        reasoning: the reasoning, empty where there is none.
+        tool_calls: in order.
+        finish_reason: as the engine gave it.
+        stop_text: the stop string that ended the answer, or None.
+        usage: tokens, as the engine counted them.
+    """
+
+    id: str
+    model: str
+    created: int
+    content: str
+    reasoning: str
+    tool_calls: Sequence[ToolCall]
+    finish_reason: str
+    stop_text: str | None
+    usage: Usage
+
+    @classmethod
+    def of(cls, answer: EngineAnswer) -> ChatAnswer:
+        """From an answer that ``extract_completion`` accepted; whatever else it lacks is empty."""
+        decoded = json.decode(answer.body)
+        choice = decoded["choices"][0]
+        message = choice["message"]
+        return cls(
+            id=_text(decoded.get("id")),
+            model=_text(decoded.get("model")),
+            created=_count(decoded.get("created")),
+            content=_content(message.get("content")),
+            reasoning=_text(message.get("reasoning_content")),
+            tool_calls=[_call(call) for call in message.get("tool_calls") or ()],
+            finish_reason=_text(choice.get("finish_reason")),
+            stop_text=_stop_text(choice.get("matched_stop")),
+            usage=_usage(_object(decoded.get("usage")), _object(choice.get("meta_info"))),
+        )
+
+
+def _call(call: Mapping[str, Any]) -> ToolCall:
+    function = _object(call.get("function"))
+    arguments = function.get("arguments")
+    return ToolCall(
+        id=_text(call.get("id")),
+        name=_text(function.get("name")),
+        arguments=arguments if isinstance(arguments, str) else json.encode(arguments or {}).decode(),
+    )
+
+
+def _content(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join(_text(part.get("text")) for part in content if isinstance(part, dict))
+    return _text(content)
+
+
+def _usage(usage: Mapping[str, Any], meta: Mapping[str, Any]) -> Usage:
+    details = _object(usage.get("prompt_tokens_details"))
+    return Usage(
+        prompt=_count(usage.get("prompt_tokens")) or _count(meta.get("prompt_tokens")),
+        completion=_count(usage.get("completion_tokens")) or _count(meta.get("completion_tokens")),
+        cached=_count(details.get("cached_tokens")) or _count(meta.get("cached_tokens")),
+    )
+
+
+def _stop_text(matched: Any) -> str | None:
+    # A number is the id of a stop token, which is no stop string.
+    return matched if isinstance(matched, str) else None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
