@@ -218,8 +218,8 @@ SERVE_OPTIONS: Final = (
     _setting(
         "sample_picker",
         kinds.text("NAME_OR_PATH"),
-        "Chooses the leaves of a tree session that are trained: drop_retries, keep_all, longest, active_only, or the "
-        "dotted path of a function.",
+        "Chooses the leaves of a tree session that are trained: drop_retries, keep_all, longest, active_only, "
+        "by_agent, or the dotted path of a function.",
     ),
     _setting(
         "sample_postprocessor",

@@ -7,7 +7,7 @@ Whatever can fail is done before the first thing is changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -20,10 +20,12 @@ import trio
 from trio_sessions.core import json
 from trio_sessions.core.answer import hollow_answer, split_answer
 from trio_sessions.core.boundary import BoundaryEvent
+from trio_sessions.core.caller import NOBODY, Caller
 from trio_sessions.core.completion import Completion, extract_completion
 from trio_sessions.core.history import Attachment, Checkpoint, RenderedWith, Seam, SeamPolicy, TurnRecord, decide_seam
 from trio_sessions.core.messages import MATCHERS, Matcher
 from trio_sessions.core.prefix import assert_pretokenized_prefix
+from trio_sessions.core.purpose import purpose_of
 from trio_sessions.core.request import EngineRequest, PreparedRequest, RequestPolicy, SentMessages, prepare_request
 from trio_sessions.core.tokens import TokenIds
 from trio_sessions.engine.base import Engine, EngineAnswer, EngineCall, Headers
@@ -61,6 +63,7 @@ class TurnRequest:
     """A client's request for a turn as it arrived.
 
     Attributes:
+        caller: who made it; what it is for is told from the request itself.
         gone: returns when the client has gone away; None where the turn is cancelled then.
         waiting: keeps the client of a stream waiting; None where it waits without a word.
     """
@@ -69,8 +72,19 @@ class TurnRequest:
     query: str
     headers: Headers
     body: bytes
+    caller: Caller = NOBODY
     gone: WaitsForDisconnect | None = None
     waiting: Waiting | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Read:
+    """A request as its dialect reads it."""
+
+    exchange: Exchange
+    prepared: PreparedRequest
+    matcher: Matcher
+    caller: Caller
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +92,7 @@ class _Plan:
     """A turn between prepare and commit."""
 
     attachment: Attachment
+    caller: Caller
     stored: TokenIds
     extension: Extension
     rendered_with: RenderedWith
@@ -179,13 +194,13 @@ class TurnPipeline:
     ) -> tuple[TurnOutcome, Reply]:
         began = trio.current_time()
         size = json.weight(request.body)
-        exchange, prepared = await self._offload_json(lambda: self._read(session, request, dialect), size=size)
+        read = await self._offload_json(lambda: self._read(session, request, dialect), size=size)
+        exchange, prepared = read.exchange, read.prepared
         if exchange.dropped:
             log.info("left out of the request", dropped=exchange.dropped)
-        matcher = self._matcher or MATCHERS[dialect.matcher]
         async with session.locked():
             session.ensure_open()
-            plan = await self._plan(session, prepared, matcher, size=size)
+            plan = await self._plan(session, read, size=size)
         body = await self._offload_json(plan.request.encode, size=size)
         # Larger than what the engine is sent can only be the spelling of white space, which is not to be kept.
         sent = (
@@ -229,7 +244,7 @@ class TurnPipeline:
         )
         return outcome, digest.reply
 
-    def _read(self, session: Session, request: TurnRequest, dialect: Dialect) -> tuple[Exchange, PreparedRequest]:
+    def _read(self, session: Session, request: TurnRequest, dialect: Dialect) -> _Read:
         exchange = dialect.read(
             request.body,
             Reading(
@@ -239,7 +254,13 @@ class TurnPipeline:
                 new_id=self._new_id,
             ),
         )
-        return exchange, prepare_request(exchange.chat, self._policy)
+        purpose = purpose_of(exchange.chat)
+        return _Read(
+            exchange=exchange,
+            prepared=prepare_request(exchange.chat, self._policy),
+            matcher=self._matcher or MATCHERS[dialect.matcher],
+            caller=request.caller if purpose is None else replace(request.caller, purpose=purpose),
+        )
 
     async def _ask(
         self, session: Session, request: TurnRequest, body: bytes, writer: EventWriter | None, nursery: trio.Nursery
@@ -260,9 +281,10 @@ class TurnPipeline:
         )
         return answer, waiting is not None and waiting.settle()
 
-    async def _plan(self, session: Session, prepared: PreparedRequest, matcher: Matcher, *, size: int) -> _Plan:
+    async def _plan(self, session: Session, read: _Read, *, size: int) -> _Plan:
+        prepared = read.prepared
         # The lock is held, so that the history stays as it is while a thread looks at it.
-        seam = await self._offload(lambda: self._attach(session, prepared, matcher), size=size)
+        seam = await self._offload(lambda: self._attach(session, read), size=size)
         kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
         attachment = seam.attachment
         stored = attachment.tokens.materialize()
@@ -289,6 +311,7 @@ class TurnPipeline:
         request = prepared.engine_request(input_ids, template_kwargs=kwargs, stored_tokens=len(stored))
         return _Plan(
             attachment=attachment,
+            caller=read.caller,
             stored=stored,
             extension=extension,
             rendered_with=seam.rendered_with,
@@ -296,8 +319,11 @@ class TurnPipeline:
             request=request,
         )
 
-    def _attach(self, session: Session, prepared: PreparedRequest, matcher: Matcher) -> Seam:
-        found = session.history.attach(prepared.messages, matcher)
+    def _attach(self, session: Session, read: _Read) -> Seam:
+        prepared = read.prepared
+        found = session.history.attach(
+            prepared.messages, read.matcher, caller=read.caller, extends=read.exchange.extends
+        )
         kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
         return decide_seam(found, prepared.messages, RenderedWith.of(prepared.tools, kwargs), self._seams)
 
@@ -370,6 +396,7 @@ class TurnPipeline:
             rendered_with=plan.rendered_with,
             events=plan.events,
             completion=digest.completion,
+            caller=plan.caller,
             record=TurnRecord(
                 timestamp=self._clock(),
                 request_timestamp=arrived,

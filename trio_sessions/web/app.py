@@ -77,12 +77,13 @@ def create_app(gateway: Gateway) -> QuartTrio:
         length = ("content-length", str(sum(map(len, payload))))
         return _streamed(gateway.offloader.iterate(_slices(payload), size=0), headers=(*_OCTETS, length))
 
+    @app.route("/sessions/<session_id>/agents/<agent>/<path:path>", methods=_PROXIED_METHODS)
     @app.route("/sessions/<session_id>/<path:path>", methods=_PROXIED_METHODS)
-    async def proxy(session_id: str, path: str) -> Response:
+    async def proxy(session_id: str, path: str, agent: str | None = None) -> Response:
         session = gateway.registry.get(session_id)
         call = EngineCall(
             method=request.method,
-            path=_raw_path_below(session_id),
+            path=_raw_path_below(session_id if agent is None else f"{session_id}/agents/{agent}"),
             query=request.query_string.decode("latin-1"),
             headers=_request_headers(),
             body=await _body(),
@@ -119,10 +120,10 @@ def _request_headers() -> Headers:
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.scope["headers"]]
 
 
-def _raw_path_below(session_id: str) -> str:
+def _raw_path_below(base: str) -> str:
     assert request.scope is not None
     raw: str = request.scope["raw_path"].decode("latin-1")
-    prefix = f"/sessions/{session_id}/"
+    prefix = f"/sessions/{base}/"
     if not raw.startswith(prefix):
         # The route matched the decoded path; another server could read this one differently.
         raise NotProxied(f"not found: {request.method} {request.path}")

@@ -15,9 +15,10 @@ from trio_sessions.service.dialect import Dialect
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.replies import Reply
 from trio_sessions.service.turn import CHAT_PATH, TurnRequest
+from trio_sessions.web.callers import caller_of
 from trio_sessions.web.dialects.chat import ChatDialect
 from trio_sessions.web.errors import advice_on, failure_of
-from trio_sessions.web.paths import routed
+from trio_sessions.web.paths import SessionTarget, session_target
 from trio_sessions.web.streams import EventStream
 
 if TYPE_CHECKING:
@@ -45,29 +46,35 @@ class TurnRoutes:
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """The ASGI entry point."""
         if scope["type"] == "http" and scope["method"] == "POST":
-            # Nothing, "sessions", the id, and the rest of the path.
-            match routed(scope["path"]).split("/", 3):
-                case ["", "sessions", session_id, path] if session_id and path in _DIALECTS:
-                    await self._serve(session_id, _DIALECTS[path], scope, receive, send)
-                    return
+            target = session_target(scope["path"])
+            if target is not None and target.path in _DIALECTS:
+                await self._serve(target, _DIALECTS[target.path], scope, receive, send)
+                return
         await self._app(scope, receive, send)
 
     async def _serve(
-        self, session_id: str, dialect: Dialect, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
+        self,
+        target: SessionTarget,
+        dialect: Dialect,
+        scope: HTTPScope,
+        receive: ASGIReceiveCallable,
+        send: ASGISendCallable,
     ) -> None:
         settings = self._gateway.settings
         stream = EventStream(send, grace=settings.stream_grace, interval=settings.keep_alive)
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         request = TurnRequest(
             method=scope["method"],
             query=scope["query_string"].decode("latin-1"),
-            headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]],
+            headers=headers,
             body=await _body(receive),
+            caller=caller_of(headers, agent=target.agent),
             # Behind the body a client can only go away.
             gone=receive,
             waiting=stream,
         )
         try:
-            reply = await self._gateway.turns.run(self._gateway.registry.get(session_id), request, dialect)
+            reply = await self._gateway.turns.run(self._gateway.registry.get(target.session_id), request, dialect)
         except ClientDisconnected:
             return
         except Exception as error:  # noqa: BLE001

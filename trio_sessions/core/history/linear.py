@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from trio_sessions.core.caller import NOBODY, Caller
 from trio_sessions.core.history.base import Attachment, Checkpoint, Message, path_of
 from trio_sessions.core.history.flat import FlatPaths, flat_path
 from trio_sessions.core.messages import Matcher, differing_fields, matching_prefix_length
@@ -38,7 +39,14 @@ class LinearHistory:
         """The line, from its first turn on."""
         return path_of(self._active)
 
-    def attach(self, messages: Sequence[Message], matches: Matcher) -> Attachment:
+    def attach(
+        self,
+        messages: Sequence[Message],
+        matches: Matcher,
+        *,
+        caller: Caller = NOBODY,
+        extends: Checkpoint | None = None,
+    ) -> Attachment:
         """Extend the newest checkpoint whose messages the request repeats; see ``History.attach``."""
         active = self._paths.to(self._active)
         stored = active.stored

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from trio_sessions.core.history import Checkpoint
-from trio_sessions.core.samples.forest import Forest
+from trio_sessions.core.samples.forest import Forest, caller_metadata
 from trio_sessions.core.samples.hooks import SampleHooks, run_hooks
 from trio_sessions.core.samples.leaves import Mismatches, assemble_leaves
 from trio_sessions.core.samples.line import AssemblyRules, assemble
@@ -51,7 +51,10 @@ def collect_line(
     if not path:
         return _NO_RECORDS
     sample = assemble(path, rules, max_seq_len=max_seq_len)
-    return CollectedSamples.of([] if sample is None else [sample])
+    if sample is None:
+        return CollectedSamples.of([])
+    caller = caller_metadata(path[-1].caller)
+    return CollectedSamples.of([replace(sample, metadata={**sample.metadata, **caller}) if caller else sample])
 
 
 def collect_forest(

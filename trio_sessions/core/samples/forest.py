@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from trio_sessions.core.caller import NOBODY, Caller
 from trio_sessions.core.history import Checkpoint, path_of
 
-__all__ = ["Forest", "TreeNode", "tree_metadata"]
+__all__ = ["CALLER", "Forest", "TreeNode", "caller_metadata", "node_ids", "tree_metadata"]
+
+CALLER: Final = "caller"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,7 +25,7 @@ class TreeNode:
         seq: the order of commits; the same as ``id``.
         truncated: whether its generation ended at the length limit.
         committed_at: seconds since the epoch; for people, the order is ``seq``.
-        response_id: id of the engine's answer, which the agent saw too; empty where the engine gave none.
+        response_id: id of the answer as the agent saw it; empty where it had none.
     """
 
     id: int
@@ -123,12 +126,18 @@ def tree_metadata(forest: Forest) -> dict[str, Any]:
                 "completion_span": list(node.completion_span),
                 "num_tokens": len(node.checkpoint.tokens),
                 "response_id": node.response_id,
+                **caller_metadata(node.checkpoint.caller),
             }
             for node in forest.nodes
         ],
         "leaves": [{"node_id": leaf.id, "path_node_ids": node_ids(forest.path(leaf))} for leaf in forest.leaves()],
         "active": forest.active,
     }
+
+
+def caller_metadata(caller: Caller) -> dict[str, Any]:
+    """Who made the request of a turn, under its key; empty where the caller said nothing."""
+    return {} if caller == NOBODY else {CALLER: caller.to_json()}
 
 
 def node_ids(path: Sequence[TreeNode]) -> list[int]:
