@@ -24,6 +24,7 @@ __all__ = [
     "LogFormat",
     "LogLevel",
     "Mode",
+    "OnDelete",
     "Settings",
     "SpecialTokensInContent",
     "Store",
@@ -33,6 +34,7 @@ __all__ = [
 Mode = Literal["linear", "tree"]
 Store = Literal["memory"]
 SpecialTokensInContent = Literal["allow", "escape", "reject"]
+OnDelete = Literal["answer", "cancel"]
 ToolsAs = Literal["sglang", "given", "function"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
@@ -81,6 +83,12 @@ class Settings:
         lora: adapter the engine applies to every turn.
         instance_id: 32 hex digits that identify this process; None draws one.
         store: where sessions live.
+        max_seq_len: most ids of a prompt and its answer: answers are limited to what is left, and a prompt that leaves
+            nothing is a 400; None for no limit.
+        session_deadline: seconds after which a session takes no more turns and those that run are cancelled; None for
+            never.
+        on_delete: what becomes of turns that are at the engine when their session is deleted: ``answer`` answers them
+            and records nothing, ``cancel`` cancels them.
         engine_timeout: seconds until an engine call is given up.
         stream_grace: seconds that a stream waits for the engine before its head is sent; an error that comes sooner
             keeps its status.
@@ -117,6 +125,9 @@ class Settings:
     lora: str | None = None
     instance_id: str | None = None
     store: Store = "memory"
+    max_seq_len: int | None = None
+    session_deadline: float | None = None
+    on_delete: OnDelete = "answer"
     engine_timeout: float = 600.0
     stream_grace: float = 0.5
     keep_alive: float = 10.0
@@ -158,6 +169,13 @@ class Settings:
             f"--on-tools-change branch needs --mode tree: --mode {self.mode} has one line of turns; "
             "use report or reject",
         )
+        _require(
+            self.max_seq_len is None or self.max_seq_len > 1,
+            f"--max-seq-len must be at least 2, got {self.max_seq_len}",
+        )
+        if self.session_deadline is not None:
+            _require_between("--session-deadline", self.session_deadline, 0.001, _MOST_SECONDS)
+        _require(self.on_delete in get_args(OnDelete), f"--on-delete must be answer or cancel, got {self.on_delete}")
         _require_between("--engine-timeout", self.engine_timeout, 0.001, _MOST_SECONDS)
         _require_between("--stream-grace", self.stream_grace, 0, _MOST_SECONDS)
         _require_between("--keep-alive", self.keep_alive, 0.01, _MOST_SECONDS)

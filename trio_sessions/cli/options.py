@@ -12,7 +12,15 @@ from typing import Any, Final, get_args
 
 from trio_sessions.cli import kinds
 from trio_sessions.cli.kinds import Kind
-from trio_sessions.config import BUILTIN_TOKENIZER, LogFormat, LogLevel, Settings, SpecialTokensInContent, ToolsAs
+from trio_sessions.config import (
+    BUILTIN_TOKENIZER,
+    LogFormat,
+    LogLevel,
+    OnDelete,
+    Settings,
+    SpecialTokensInContent,
+    ToolsAs,
+)
 from trio_sessions.core.history import OnToolsChange, OnTruncated
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.export import FORMATS
@@ -234,6 +242,25 @@ SERVE_OPTIONS: Final = (
         unset="drawn at random",
     ),
     _setting("store", kinds.text("memory"), "Where sessions live."),
+    _setting(
+        "max_seq_len",
+        kinds.INTEGER,
+        "Most ids of a prompt and its answer: answers are limited to what is left, and a prompt that leaves nothing is "
+        "a 400.",
+        unset="no limit",
+    ),
+    _setting(
+        "session_deadline",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds after which a session takes no more turns and those that run are cancelled.",
+        unset="never",
+    ),
+    _setting(
+        "on_delete",
+        kinds.choice(get_args(OnDelete)),
+        "Turns that are at the engine when their session is deleted: answer answers them and records nothing, cancel "
+        "cancels them.",
+    ),
     _setting(
         "engine_timeout",
         replace(kinds.NUMBER, metavar="SECONDS"),

@@ -55,7 +55,12 @@ class Gateway:
         self.metrics = Metrics()
         tree = settings.mode == "tree"
         self.registry = SessionRegistry(
-            new_history=TreeHistory if tree else LinearHistory, new_id=new_id, now=now, metrics=self.metrics
+            new_history=TreeHistory if tree else LinearHistory,
+            new_id=new_id,
+            now=now,
+            metrics=self.metrics,
+            lifetime=settings.session_deadline,
+            cancel_on_delete=settings.on_delete == "cancel",
         )
         self.inspector = SessionInspector(tree=tree, renderer=renderer, metrics=self.metrics, offloader=offloader)
         self.samples = SampleCollector(
@@ -78,6 +83,7 @@ class Gateway:
             matcher=None if settings.message_matcher is None else resolve_matcher(settings.message_matcher),
             policy=settings.request_policy,
             seams=settings.seam_policy,
+            max_seq_len=settings.max_seq_len,
             metrics=self.metrics,
             clock=clock,
             new_id=new_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ import trio
 
 from trio_sessions.core.history import Checkpoint, History
 from trio_sessions.core.request import SentMessages
-from trio_sessions.errors import ClientDisconnected, ServerDraining, SessionNotFound
+from trio_sessions.errors import ClientDisconnected, ServerDraining, SessionExpired, SessionNotFound
 
 __all__ = ["Session", "WaitsForDisconnect"]
 
@@ -26,14 +27,16 @@ class Session:
         id: 32 lowercase hex digits.
         created: local time; a template that reads the clock is told this on every turn, so that midnight changes no
             prompt.
+        expires: trio's time from which on no turn is taken.
         history: changed only while ``lock`` is held.
         lock: held to prepare and to commit a turn, never during an engine call.
         sent: the messages of the request that committed last, or None; what a request repeats of them is known.
     """
 
-    def __init__(self, session_id: str, history: History, *, created: datetime) -> None:
+    def __init__(self, session_id: str, history: History, *, created: datetime, expires: float = math.inf) -> None:
         self.id = session_id
         self.created = created
+        self.expires = expires
         self.history = history
         self.lock = trio.Lock()
         self.sent: SentMessages | None = None
@@ -54,9 +57,19 @@ class Session:
         self._closed = True
 
     def ensure_open(self) -> None:
-        """Raises: SessionNotFound: the session was deleted."""
+        """Whether it takes turns.
+
+        Raises:
+            SessionNotFound: the session was deleted.
+            SessionExpired: its deadline has passed.
+        """
         if self._closed:
             raise SessionNotFound(self.id)
+        if trio.current_time() >= self.expires:
+            raise SessionExpired(
+                f"session deadline passed: session_id={self.id}; it takes no more turns, and what it has can still be "
+                "read (see --session-deadline)"
+            )
 
     def mark_compared(self, checkpoint: Checkpoint) -> bool:
         """Whether ``checkpoint`` is compared with its canonical rendering for the first time. Thread-safe."""
@@ -77,7 +90,7 @@ class Session:
         return self._turns_started
 
     def cancel_requests(self) -> None:
-        """Cancel every running request because the server stops."""
+        """Cancel every running request because the server stops, or the session was closed."""
         for scope in self._scopes:
             scope.cancel()
 
@@ -108,6 +121,8 @@ class Session:
         Raises:
             ServerDraining: ``cancel_requests`` ended the request.
             ClientDisconnected: ``gone`` did.
+            SessionNotFound: the session was closed and its requests cancelled.
+            SessionExpired: the deadline passed before the request was done.
         """
         failure: Exception | None = None
         disconnected = completed = False
@@ -120,6 +135,7 @@ class Session:
 
         async with trio.open_nursery() as nursery:
             self._scopes.add(nursery.cancel_scope)
+            nursery.cancel_scope.deadline = self.expires
             if gone is not None:
                 nursery.start_soon(end_when_gone, gone, nursery.cancel_scope)
             try:
@@ -136,4 +152,5 @@ class Session:
         if disconnected and not completed:
             raise ClientDisconnected("the client went away: the request was cancelled and nothing was recorded")
         if not completed:
+            self.ensure_open()
             raise ServerDraining("the server is shutting down: the request was cancelled and nothing was recorded")

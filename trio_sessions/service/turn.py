@@ -48,9 +48,12 @@ from trio_sessions.service.registry import SessionRegistry
 from trio_sessions.service.replies import STREAM_HEADERS, Reply
 from trio_sessions.service.session import Session, WaitsForDisconnect
 
-__all__ = ["CHAT_PATH", "TurnPipeline", "TurnRequest"]
+__all__ = ["CHAT_PATH", "REMAINING_HEADER", "TurnPipeline", "TurnRequest"]
 
 CHAT_PATH: Final = "v1/chat/completions"
+REMAINING_HEADER: Final = "x-trio-sessions-remaining-tokens"
+"""Header of a reply: how many ids the session's line may still grow by, where there is a limit."""
+
 # Text that is only skipped costs this part of what tokenizing as many bytes does, and an object more.
 _SKIPPED_BYTES_PER_UNIT: Final = 256
 _UNITS_PER_OBJECT: Final = 2
@@ -119,6 +122,7 @@ class TurnPipeline:
         matcher: decides whether replayed history is the stored one; None for what each dialect's clients need.
         policy: what the launch adds to every request.
         seams: what the launch wants where a request extends a stored turn.
+        max_seq_len: most ids of a prompt and its answer; None for no limit.
         metrics: counters and histograms.
         clock: wall clock for records, seconds since the epoch.
         new_id: draws ids, 32 lowercase hex digits.
@@ -134,6 +138,7 @@ class TurnPipeline:
         matcher: Matcher | None,
         policy: RequestPolicy,
         seams: SeamPolicy,
+        max_seq_len: int | None,
         metrics: Metrics,
         clock: Callable[[], float],
         new_id: Callable[[], str],
@@ -145,6 +150,7 @@ class TurnPipeline:
         self._matcher = matcher
         self._policy = policy
         self._seams = seams
+        self._max_seq_len = max_seq_len
         self._metrics = metrics
         self._clock = clock
         self._new_id = new_id
@@ -211,7 +217,8 @@ class TurnPipeline:
 
         writer = exchange.events() if exchange.stream else None
         asked = trio.current_time()
-        answer, opened = await self._ask(session, request, body, writer, nursery)
+        budget = self._budget(len(plan.request.input_ids))
+        answer, opened = await self._ask(session, request, body, writer, budget, nursery)
         answered = trio.current_time()
         self._metrics.engine_seconds.observe(answered - asked)
         if answer.status != 200:
@@ -242,7 +249,8 @@ class TurnPipeline:
             engine_seconds=round(answered - asked, 4),
             overhead_seconds=round(overhead, 4),
         )
-        return outcome, digest.reply
+        budget = self._budget(len(plan.request.input_ids) + len(digest.completion.token_ids))
+        return outcome, replace(digest.reply, headers=(*digest.reply.headers, *budget))
 
     def _read(self, session: Session, request: TurnRequest, dialect: Dialect) -> _Read:
         exchange = dialect.read(
@@ -263,12 +271,18 @@ class TurnPipeline:
         )
 
     async def _ask(
-        self, session: Session, request: TurnRequest, body: bytes, writer: EventWriter | None, nursery: trio.Nursery
+        self,
+        session: Session,
+        request: TurnRequest,
+        body: bytes,
+        writer: EventWriter | None,
+        budget: Headers,
+        nursery: trio.Nursery,
     ) -> tuple[EngineAnswer, bool]:
         """The engine's answer, and whether the client's stream was opened meanwhile."""
         waiting = request.waiting if writer is not None else None
         if waiting is not None and writer is not None:
-            nursery.start_soon(waiting.keep, writer, ())
+            nursery.start_soon(waiting.keep, writer, budget)
         answer = await self._engine.call(
             EngineCall(
                 method=request.method,
@@ -280,6 +294,12 @@ class TurnPipeline:
             )
         )
         return answer, waiting is not None and waiting.settle()
+
+    def _budget(self, used: int) -> Headers:
+        """What a client is told of the ids that are left, in a stream that was opened those without its answer."""
+        if self._max_seq_len is None:
+            return ()
+        return ((REMAINING_HEADER, str(max(0, self._max_seq_len - used))),)
 
     async def _plan(self, session: Session, read: _Read, *, size: int) -> _Plan:
         prepared = read.prepared
@@ -308,7 +328,9 @@ class TurnPipeline:
                 session.history.settle_refused_role(attachment)
                 raise
         input_ids = np.concatenate([stored[: extension.keep], extension.token_ids])
-        request = prepared.engine_request(input_ids, template_kwargs=kwargs, stored_tokens=len(stored))
+        request = prepared.engine_request(
+            input_ids, template_kwargs=kwargs, stored_tokens=len(stored), max_seq_len=self._max_seq_len
+        )
         return _Plan(
             attachment=attachment,
             caller=read.caller,
