@@ -256,6 +256,11 @@ SERVE_OPTIONS: Final = (
         unset="never",
     ),
     _setting(
+        "retry_window",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds for which a committed answer is given again to a request that says it is a retry.",
+    ),
+    _setting(
         "on_delete",
         kinds.choice(get_args(OnDelete)),
         "Turns that are at the engine when their session is deleted: answer answers them and records nothing, cancel "

@@ -90,6 +90,9 @@ class Exchange(Protocol):
     def dropped(self) -> Sequence[str]:
         """What of the request cannot be honoured and was left out, a short text each; never what a message says."""
 
+    def under(self, response_id: str | None) -> Exchange:
+        """The same with the response id of an attempt that it repeats."""
+
     def answered(self, answer: EngineAnswer) -> Reply:
         """The whole reply, not streamed; the answer's body is compact JSON without replay payloads."""
 

@@ -28,6 +28,7 @@ class SessionRegistry:
         metrics: where open sessions and running turns are shown.
         lifetime: seconds for which a session takes turns; None for as long as it exists.
         cancel_on_delete: whether deleting a session cancels its turns at the engine.
+        retry_window: seconds for which an answer is given again to a request that says it is a retry.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class SessionRegistry:
         metrics: Metrics,
         lifetime: float | None = None,
         cancel_on_delete: bool = False,
+        retry_window: float = 0.0,
     ) -> None:
         self._new_history = new_history
         self._new_id = new_id
@@ -46,6 +48,7 @@ class SessionRegistry:
         self._metrics = metrics
         self._lifetime = lifetime
         self._cancel_on_delete = cancel_on_delete
+        self._retry_window = retry_window
         self._sessions: dict[str, Session] = {}
         # Deleted sessions may still have turns at the engine, so running turns are counted apart.
         self._running: Counter[Session] = Counter()
@@ -66,7 +69,13 @@ class SessionRegistry:
         if self._draining:
             raise ServerDraining("the server is shutting down and takes no more sessions")
         expires = math.inf if self._lifetime is None else trio.current_time() + self._lifetime
-        session = Session(self._new_id(), self._new_history(), created=self._now(), expires=expires)
+        session = Session(
+            self._new_id(),
+            self._new_history(),
+            created=self._now(),
+            expires=expires,
+            retry_window=self._retry_window,
+        )
         self._sessions[session.id] = session
         self._metrics.sessions_open.set(len(self._sessions))
         return session
@@ -91,7 +100,7 @@ class SessionRegistry:
         session = self.get(session_id)
         session.close()
         if self._cancel_on_delete:
-            session.cancel_requests()
+            session.cancel_requests(lambda: SessionNotFound(session_id))
         del self._sessions[session_id]
         self._metrics.sessions_open.set(len(self._sessions))
 
@@ -122,6 +131,7 @@ class SessionRegistry:
         with trio.move_on_after(grace):
             await self._idle.wait()
             return
+        because = "the server is shutting down: the request was cancelled and nothing was recorded"
         for session in list(self._running):
-            session.cancel_requests()
+            session.cancel_requests(lambda: ServerDraining(because))
         await self._idle.wait()

@@ -11,10 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trio_sessions.errors import ClientDisconnected
+from trio_sessions.hosting import client_lost
 from trio_sessions.service.dialect import Dialect
 from trio_sessions.service.gateway import Gateway
+from trio_sessions.service.plan import TurnRequest
 from trio_sessions.service.replies import Reply
-from trio_sessions.service.turn import CHAT_PATH, TurnRequest
+from trio_sessions.service.turn import CHAT_PATH
 from trio_sessions.web.callers import caller_of
 from trio_sessions.web.dialects.chat import ChatDialect
 from trio_sessions.web.errors import advice_on, failure_of
@@ -74,7 +76,8 @@ class TurnRoutes:
             waiting=stream,
         )
         try:
-            reply = await self._gateway.turns.run(self._gateway.registry.get(target.session_id), request, dialect)
+            session = self._gateway.registry.get(target.session_id)
+            turn = await self._gateway.turns.run(session, request, dialect)
         except ClientDisconnected:
             return
         except Exception as error:  # noqa: BLE001
@@ -82,13 +85,19 @@ class TurnRoutes:
             failure = failure_of(error, path=scope["path"])
             if stream.writer is not None:
                 await stream.end_with(failure)
-                return
-            reply = dialect.failed(failure)
-            reply = replace(reply, headers=(*reply.headers, *advice_on(failure)))
+            else:
+                reply = dialect.failed(failure)
+                await _send(replace(reply, headers=(*reply.headers, *advice_on(failure))), send)
+            return
         if stream.writer is not None:
-            await stream.end(reply.body)
+            await stream.end(turn.reply.body)
         else:
-            await _send(reply, send)
+            await _send(turn.reply, send)
+        if turn.committed is not None:
+            if client_lost(scope):
+                self._gateway.turns.undelivered(session, turn.committed)
+            elif turn.repeated:
+                session.mark_delivered(turn.committed)
 
 
 async def _body(receive: ASGIReceiveCallable) -> bytes:

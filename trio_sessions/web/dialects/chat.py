@@ -64,6 +64,10 @@ class ChatExchange:
     extends: Checkpoint | None = None
     dropped: Sequence[str] = ()
 
+    def under(self, response_id: str | None) -> ChatExchange:
+        """The same: answers keep the engine's id."""
+        return self
+
     def answered(self, answer: EngineAnswer) -> Reply:
         """The engine's JSON object."""
         return Reply(status=answer.status, headers=json_from_engine(answer.headers), body=answer.body)
