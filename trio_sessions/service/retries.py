@@ -74,7 +74,7 @@ class Attempt:
         digest: of what it asks for.
         key: from its mark.
         response_id: the id that its client sees of the answer; None where it is the engine's.
-        abandoned: whether its client went away while nobody else waited.
+        abandoned: whether its client went away while nobody else waited: it ends soon, one way or the other.
         joined: how many requests wait for it beside its own.
         unattended: set while nobody waits for it beside its own client.
         over: set once it has ended.
@@ -139,12 +139,20 @@ class Attempts:
         self._clock = clock
         self._attempts: list[Attempt] = []
 
-    def find(self, mark: RetryMark, digest: bytes) -> Attempt | None:
+    async def find(self, mark: RetryMark, digest: bytes) -> Attempt | None:
         """The attempt that a request repeats; None where it is the first.
 
         Raises:
             InvalidRequest: its key belongs to another request.
         """
+        found = self._find(mark, digest)
+        while found is not None and found.abandoned and not found.over.is_set():
+            # Most often it is cancelled, but where it commits already it has the answer.
+            await found.over.wait()
+            found = self._find(mark, digest)
+        return found
+
+    def _find(self, mark: RetryMark, digest: bytes) -> Attempt | None:
         self._forget_old()
         if mark.key is not None:
             for attempt in self._attempts:
@@ -190,7 +198,5 @@ class Attempts:
         self._attempts = [
             attempt
             for attempt in self._attempts
-            if not attempt.abandoned
-            and attempt not in too_many
-            and (attempt.finished_at is None or now < attempt.finished_at + self._window)
+            if attempt not in too_many and (attempt.finished_at is None or now < attempt.finished_at + self._window)
         ]

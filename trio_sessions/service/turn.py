@@ -200,7 +200,8 @@ class TurnPipeline:
         digest = await self._offload_json(lambda: read.digest(turn.dialect.name), size=size)
         turn.session.ensure_open()
         attempts = turn.session.attempts
-        earlier = attempts.find(mark, digest)
+        # Between finding none and beginning one nothing is awaited, so that no two begin the same.
+        earlier = await attempts.find(mark, digest)
         if earlier is not None:
             return "repeated", await self._repeat(turn, read.exchange, earlier)
         turn.attempt = attempts.begin(mark, digest, response_id=read.exchange.response_id)
@@ -322,8 +323,7 @@ class TurnPipeline:
             request_messages=plan.request.messages,
             assistant_message=digest.completion.message,
         )
-        checkpoint = self._checkpoint(turn, plan, digest)
-        session.history.commit(plan.attachment, checkpoint)
+        checkpoint = session.history.commit(plan.attachment, self._checkpoint(turn, plan, digest))
         if plan.attachment.discards:
             log.warning("the turn takes the place of the last one", because=plan.attachment.divergence)
         self._metrics.prompt_tokens.inc(len(plan.request.input_ids))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Final
+from urllib.parse import unquote
 
 import structlog
 from quart import Response, request
@@ -83,7 +84,7 @@ def create_app(gateway: Gateway) -> QuartTrio:
         session = gateway.registry.get(session_id)
         call = EngineCall(
             method=request.method,
-            path=_raw_path_below(session_id if agent is None else f"{session_id}/agents/{agent}"),
+            path=_raw_path_below(session_id, agent),
             query=request.query_string.decode("latin-1"),
             headers=_request_headers(),
             body=await _body(),
@@ -120,14 +121,17 @@ def _request_headers() -> Headers:
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.scope["headers"]]
 
 
-def _raw_path_below(base: str) -> str:
+def _raw_path_below(session_id: str, agent: str | None) -> str:
     assert request.scope is not None
     raw: str = request.scope["raw_path"].decode("latin-1")
-    prefix = f"/sessions/{base}/"
-    if not raw.startswith(prefix):
-        # The route matched the decoded path; another server could read this one differently.
-        raise NotProxied(f"not found: {request.method} {request.path}")
-    return raw.removeprefix(prefix)
+    match raw.split("/", 5 if agent is not None else 3):
+        case ["", "sessions", raw_id, path] if raw_id == session_id:
+            return path
+        case ["", "sessions", raw_id, "agents", name, path] if raw_id == session_id and unquote(name) == agent:
+            return path
+        case _:
+            # The route matched the decoded path; another server could read this one differently.
+            raise NotProxied(f"not found: {request.method} {request.path}")
 
 
 def _json(value: object) -> Response:

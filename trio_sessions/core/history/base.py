@@ -295,5 +295,5 @@ class History(Protocol):
     def is_stale(self, attachment: Attachment) -> bool:
         """Whether a turn attached there may no longer be committed."""
 
-    def commit(self, attachment: Attachment, checkpoint: Checkpoint) -> None:
-        """Make ``checkpoint`` part of the history; ``attachment`` is not stale."""
+    def commit(self, attachment: Attachment, checkpoint: Checkpoint) -> Checkpoint:
+        """Make ``checkpoint`` part of the history, as it is returned; ``attachment`` is not stale."""

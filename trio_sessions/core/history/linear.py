@@ -81,11 +81,12 @@ class LinearHistory:
         """Whether the line gained or lost a checkpoint since the request was attached."""
         return attachment.ticket != self._version
 
-    def commit(self, attachment: Attachment, checkpoint: Checkpoint) -> None:
+    def commit(self, attachment: Attachment, checkpoint: Checkpoint) -> Checkpoint:
         """Put ``checkpoint`` on top of its base; what the request rolled back is given up now, not before."""
         if self.is_stale(attachment):
             raise ValueError("the attachment is stale")
         self._set_active(checkpoint)
+        return checkpoint
 
     def _set_active(self, checkpoint: Checkpoint | None) -> None:
         self._active = checkpoint

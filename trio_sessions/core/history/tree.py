@@ -100,8 +100,8 @@ class TreeHistory:
         """Never: turns from the same place become siblings."""
         return False
 
-    def commit(self, attachment: Attachment, checkpoint: Checkpoint) -> None:
-        """Add ``checkpoint`` below its parent.
+    def commit(self, attachment: Attachment, checkpoint: Checkpoint) -> Checkpoint:
+        """Add ``checkpoint`` below its parent, holding what its siblings hold already.
 
         Raises:
             NodeCapReached: other turns took the last places meanwhile.
@@ -113,6 +113,7 @@ class TreeHistory:
         self._nodes.append(checkpoint)
         if attachment.ticket > self._active_ticket:
             self._active, self._active_ticket = checkpoint, attachment.ticket
+        return checkpoint
 
     def _sharing(self, checkpoint: Checkpoint) -> Checkpoint:
         """The same with what a sibling already holds: several samples of one prompt hold the prompt once."""
