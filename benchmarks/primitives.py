@@ -17,7 +17,7 @@ from benchmarks.options import Options
 from benchmarks.timing import microseconds
 from trio_sessions.core.answer import hollow_answer, split_answer
 from trio_sessions.core.completion import extract_completion
-from trio_sessions.core.messages import MATCHERS, matching_prefix_length
+from trio_sessions.core.matchers import MATCHERS, matching_prefix_length
 from trio_sessions.core.prefix import assert_pretokenized_prefix
 from trio_sessions.core.request import EngineRequest, SentMessages, prepare_chat_request
 from trio_sessions.core.tokens import as_token_ids

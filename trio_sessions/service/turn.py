@@ -21,7 +21,7 @@ from trio_sessions.core.answer import hollow_answer, split_answer
 from trio_sessions.core.boundary import BoundaryEvent
 from trio_sessions.core.completion import Completion, extract_completion
 from trio_sessions.core.history import Attachment, Checkpoint, RenderedWith, Seam, SeamPolicy, TurnRecord, decide_seam
-from trio_sessions.core.messages import Matcher
+from trio_sessions.core.matchers import Matcher
 from trio_sessions.core.prefix import assert_pretokenized_prefix
 from trio_sessions.core.request import EngineRequest, PreparedRequest, RequestPolicy, SentMessages, prepare_chat_request
 from trio_sessions.core.tokens import TokenIds

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.core import PATIENT
-from trio_sessions.core.messages import (
+from trio_sessions.core.matchers import (
     MATCHERS,
     identical,
     loose_tool_call,
