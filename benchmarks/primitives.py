@@ -81,8 +81,8 @@ def _cut(size: int) -> tuple[str, str, Callable[[], object]]:
 
 def _match(name: str, size: int) -> tuple[str, str, Callable[[], object]]:
     stored = agent_conversation(size)
-    # As decoded from a body, and for the matcher that cares in another spelling: no text is the same object.
-    respelled = agent_conversation(size, indent=1 if name == "loose_tool_call" else None)
+    # As decoded from a body, and for the matchers that care in another spelling: no text is the same object.
+    respelled = agent_conversation(size, indent=1 if name in ("loose_tool_call", "agent") else None)
     encoded = msgspec.json.encode(respelled)
     replayed: list[dict[str, Any]] = msgspec.json.decode(encoded)
     matcher = MATCHERS[name]

@@ -204,7 +204,7 @@ SERVE_OPTIONS: Final = (
         "message_matcher",
         kinds.text("NAME_OR_PATH"),
         "Decides whether a replayed message equals the stored one: strict, loose_tool_call, role_content_only, "
-        "or the dotted path of a function.",
+        "agent (what agents are known to make of a message), or the dotted path of a function.",
     ),
     _setting("routing_replay", kinds.FLAG, "Ask the engine for routed experts and keep them."),
     _setting("indexer_replay", kinds.FLAG, "Ask the engine for its sparse-attention choices and keep them."),

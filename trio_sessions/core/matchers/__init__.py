@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from trio_sessions.core.matchers.agent import agent
 from trio_sessions.core.matchers.base import Matcher, matching_prefix_length
 from trio_sessions.core.matchers.equality import identical
 from trio_sessions.core.matchers.loose import loose_tool_call
@@ -17,6 +18,7 @@ from trio_sessions.core.matchers.strict import differing_fields, role_content_on
 __all__ = [
     "MATCHERS",
     "Matcher",
+    "agent",
     "differing_fields",
     "identical",
     "loose_tool_call",
@@ -29,4 +31,5 @@ MATCHERS: Final[Mapping[str, Matcher]] = {
     "strict": strict,
     "loose_tool_call": loose_tool_call,
     "role_content_only": role_content_only,
+    "agent": agent,
 }
