@@ -72,8 +72,8 @@ class Settings:
         on_tools_change: what becomes of a request whose tools or template kwargs are not those of the turn it extends:
             ``report`` reuses the prefix and declares the change, ``reject`` is a 400, ``branch`` (tree mode) renders
             anew under a new root.
-        message_matcher: name of a built-in matcher or a dotted import path; None takes ``strict`` for chat completions
-            and ``agent`` for the other dialects.
+        message_matcher: name of a built-in matcher (``strict``, ``loose_tool_call``, ``role_content_only``, ``agent``)
+            or a dotted import path; None takes ``strict`` for chat completions and ``agent`` for the other dialects.
         routing_replay: ask the engine for routed experts and keep them.
         indexer_replay: ask the engine for indexer choices and keep them.
         incremental_replay: keep only the routing rows each turn adds; needs ``routing_replay``.

@@ -212,7 +212,7 @@ SERVE_OPTIONS: Final = (
         "message_matcher",
         kinds.text("NAME_OR_PATH"),
         "Decides whether a replayed message equals the stored one: strict, loose_tool_call, role_content_only, "
-        "or the dotted path of a function.",
+        "agent (what agents are known to make of a message), or the dotted path of a function.",
         unset="what each dialect's clients need: strict for chat completions, agent for the others",
     ),
     _setting("routing_replay", kinds.FLAG, "Ask the engine for routed experts and keep them."),

@@ -14,7 +14,7 @@ from trio_sessions.core import json
 from trio_sessions.core.boundary import BoundaryEvent
 from trio_sessions.core.caller import NOBODY, Caller
 from trio_sessions.core.history import Attachment, RenderedWith, Seam, SeamPolicy, decide_seam
-from trio_sessions.core.messages import MATCHERS, Matcher
+from trio_sessions.core.matchers import MATCHERS, Matcher
 from trio_sessions.core.purpose import purpose_of
 from trio_sessions.core.request import EngineRequest, PreparedRequest, RequestPolicy, prepare_request
 from trio_sessions.core.tokens import TokenIds

@@ -19,7 +19,7 @@ from trio_sessions.core.boundary import BoundaryEvent, Origin
 from trio_sessions.core.caller import NOBODY, Caller
 from trio_sessions.core.completion import Completion
 from trio_sessions.core.history.rendered import RenderedWith
-from trio_sessions.core.messages import Matcher, identical
+from trio_sessions.core.matchers import Matcher, identical
 from trio_sessions.core.tokens import EMPTY_PATH, TokenIds, TokenPath
 
 __all__ = ["Attachment", "Checkpoint", "History", "TurnRecord", "path_of"]

@@ -11,7 +11,7 @@ from typing import Final
 from trio_sessions.core.caller import NOBODY, Caller
 from trio_sessions.core.history.base import Attachment, Checkpoint, Message, path_of
 from trio_sessions.core.history.flat import FlatPaths, flat_path
-from trio_sessions.core.messages import Matcher, differing_fields, matching_prefix_length
+from trio_sessions.core.matchers import Matcher, differing_fields, matching_prefix_length
 from trio_sessions.errors import RollbackRefused
 
 __all__ = ["MAX_ASSISTANT_ROLLBACK_STEPS", "LinearHistory"]

@@ -14,7 +14,7 @@ from trio_sessions.core import json
 from trio_sessions.core.caller import NOBODY, Caller
 from trio_sessions.core.history.base import Attachment, Checkpoint, Message
 from trio_sessions.core.history.flat import FlatPaths
-from trio_sessions.core.messages import Matcher
+from trio_sessions.core.matchers import Matcher
 from trio_sessions.core.tokens import TokenPath
 from trio_sessions.errors import NodeCapReached
 
