@@ -156,13 +156,14 @@ class Planner:
             caller=request.caller if purpose is None else replace(request.caller, purpose=purpose),
         )
 
-    async def plan(self, session: Session, read: ReadRequest, *, size: int) -> Plan:
+    async def plan(self, session: Session, read: ReadRequest, *, size: int, settles: bool = True) -> Plan:
         """What becomes of a request, which the session is open for. The session's lock is held.
 
         Args:
             session: the session.
             read: the request.
             size: how much work it is to look through its messages, as ``Offloader`` counts it.
+            settles: whether a refused role leaves the session rolled back, as the contract has it.
 
         Raises:
             SessionError: of the kinds that attaching, rendering and the budget have; the session is as before, but for
@@ -191,7 +192,8 @@ class Planner:
                     lambda: self._extend(attachment, stored, prepared, kwargs, now=session.created), size=weight
                 )
             except AppendRoleNotSupported:
-                session.history.settle_refused_role(attachment)
+                if settles:
+                    session.history.settle_refused_role(attachment)
                 raise
         input_ids = np.concatenate([stored[: extension.keep], extension.token_ids])
         request = prepared.engine_request(

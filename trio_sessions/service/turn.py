@@ -27,6 +27,7 @@ from trio_sessions.engine.base import Engine, EngineAnswer, EngineCall, Headers
 from trio_sessions.errors import (
     BadEngineAnswer,
     ClientDisconnected,
+    ContextOverflow,
     EngineUnreachable,
     InvalidRequest,
     ServerDraining,
@@ -181,6 +182,23 @@ class TurnPipeline:
             raise
         finally:
             self._metrics.count_turn(outcome)
+
+    async def count(self, session: Session, request: TurnRequest, dialect: Dialect) -> int:
+        """How many ids the prompt of this turn would have. Nothing is sampled, recorded or rolled back.
+
+        Raises:
+            SessionError: as the turn would, but that a prompt may leave no room for an answer.
+        """
+        size = json.weight(request.body)
+        with self._registry.running(session):
+            read = await self._offload_json(lambda: self._planner.read(session, request, dialect), size=size)
+            async with session.locked():
+                session.ensure_open()
+                try:
+                    plan = await self._planner.plan(session, read, size=size, settles=False)
+                except ContextOverflow as overflow:
+                    return overflow.prompt_tokens
+        return len(plan.request.input_ids)
 
     def undelivered(self, session: Session, committed: Checkpoint) -> None:
         """Say that a client did not receive the answer of a turn that was recorded."""

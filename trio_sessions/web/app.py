@@ -19,6 +19,7 @@ from trio_sessions.errors import NotProxied, SampleAssemblyFailed
 from trio_sessions.observe import METRICS_CONTENT_TYPE
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.replies import Reply
+from trio_sessions.web.dialects.messages.models import MODELS_PATH, VERSION_HEADER, models_reply
 from trio_sessions.web.errors import error_reply, reply_for, status_of
 from trio_sessions.web.turns import TurnRoutes
 
@@ -82,6 +83,10 @@ def create_app(gateway: Gateway) -> QuartTrio:
     @app.route("/sessions/<session_id>/<path:path>", methods=_PROXIED_METHODS)
     async def proxy(session_id: str, path: str, agent: str | None = None) -> Response:
         session = gateway.registry.get(session_id)
+        if request.method == "GET" and VERSION_HEADER in request.headers and f"{path}/".startswith(f"{MODELS_PATH}/"):
+            call = EngineCall("GET", MODELS_PATH, query="", headers=_request_headers(), body=b"", session_id=session.id)
+            model = path.removeprefix(MODELS_PATH).removeprefix("/") or None
+            return _response(models_reply(await gateway.proxy.forward(session, call), model))
         call = EngineCall(
             method=request.method,
             path=_raw_path_below(session_id, agent),

@@ -10,15 +10,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from trio_sessions.engine.base import Headers
 from trio_sessions.errors import ClientDisconnected
 from trio_sessions.hosting import client_lost
 from trio_sessions.service.dialect import Dialect
+from trio_sessions.service.failure import Failure
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.plan import TurnRequest
-from trio_sessions.service.replies import Reply
+from trio_sessions.service.replies import Reply, json_reply
 from trio_sessions.service.turn import CHAT_PATH
 from trio_sessions.web.callers import caller_of
 from trio_sessions.web.dialects.chat import ChatDialect
+from trio_sessions.web.dialects.messages import MessagesDialect
 from trio_sessions.web.errors import advice_on, failure_of
 from trio_sessions.web.paths import SessionTarget, session_target
 from trio_sessions.web.streams import EventStream
@@ -28,7 +31,17 @@ if TYPE_CHECKING:
 
 __all__ = ["TurnRoutes"]
 
-_DIALECTS: Final[Mapping[str, Dialect]] = {CHAT_PATH: ChatDialect()}
+_MESSAGES: Final = MessagesDialect()
+_DIALECTS: Final[Mapping[str, Dialect]] = {
+    CHAT_PATH: ChatDialect(),
+    "v1/messages": _MESSAGES,
+    # Of clients that are given a base URL with the version.
+    "v1/v1/messages": _MESSAGES,
+}
+_COUNTS: Final[Mapping[str, Dialect]] = {
+    "v1/messages/count_tokens": _MESSAGES,
+    "v1/v1/messages/count_tokens": _MESSAGES,
+}
 
 
 class TurnRoutes:
@@ -52,6 +65,9 @@ class TurnRoutes:
             if target is not None and target.path in _DIALECTS:
                 await self._serve(target, _DIALECTS[target.path], scope, receive, send)
                 return
+            if target is not None and target.path in _COUNTS:
+                await self._count(target, _COUNTS[target.path], scope, receive, send)
+                return
         await self._app(scope, receive, send)
 
     async def _serve(
@@ -64,10 +80,11 @@ class TurnRoutes:
     ) -> None:
         settings = self._gateway.settings
         stream = EventStream(send, grace=settings.stream_grace, interval=settings.keep_alive)
-        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        headers = _headers(scope)
         request = TurnRequest(
             method=scope["method"],
-            query=scope["query_string"].decode("latin-1"),
+            # The engine is asked by chat, to which another dialect's query means nothing.
+            query=scope["query_string"].decode("latin-1") if target.path == CHAT_PATH else "",
             headers=headers,
             body=await _body(receive),
             caller=caller_of(headers, agent=target.agent),
@@ -86,8 +103,7 @@ class TurnRoutes:
             if stream.writer is not None:
                 await stream.end_with(failure)
             else:
-                reply = dialect.failed(failure)
-                await _send(replace(reply, headers=(*reply.headers, *advice_on(failure))), send)
+                await _send(_failed(dialect, failure), send)
             return
         if stream.writer is not None:
             await stream.end(turn.reply.body)
@@ -98,6 +114,39 @@ class TurnRoutes:
                 self._gateway.turns.undelivered(session, turn.committed)
             elif turn.repeated:
                 session.mark_delivered(turn.committed)
+
+    async def _count(
+        self,
+        target: SessionTarget,
+        dialect: Dialect,
+        scope: HTTPScope,
+        receive: ASGIReceiveCallable,
+        send: ASGISendCallable,
+    ) -> None:
+        headers = _headers(scope)
+        request = TurnRequest(
+            method=scope["method"],
+            query="",
+            headers=headers,
+            body=await _body(receive),
+            caller=caller_of(headers, agent=target.agent),
+        )
+        try:
+            session = self._gateway.registry.get(target.session_id)
+            reply = json_reply({"input_tokens": await self._gateway.turns.count(session, request, dialect)})
+        except Exception as error:  # noqa: BLE001
+            # As for a turn.
+            reply = _failed(dialect, failure_of(error, path=scope["path"]))
+        await _send(reply, send)
+
+
+def _failed(dialect: Dialect, failure: Failure) -> Reply:
+    reply = dialect.failed(failure)
+    return replace(reply, headers=(*reply.headers, *advice_on(failure)))
+
+
+def _headers(scope: HTTPScope) -> Headers:
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
 
 
 async def _body(receive: ASGIReceiveCallable) -> bytes:
