@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -19,14 +20,21 @@ _TYPES: Final[Mapping[int, str]] = {
     504: "timeout_error",
     529: "overloaded_error",
 }
+# SGLang, when the prompt alone does not fit, and when the prompt and max_tokens do not.
+_INPUT: Final = re.compile(
+    r"input \((\d{1,18}) tokens\) is longer than the model's context length \((\d{1,18}) tokens\)"
+)
+_TOTAL: Final = re.compile(
+    r"context length of (\d{1,18}) tokens\. You requested a total of \d+ tokens: "
+    r"(\d{1,18}) tokens from the input messages and (\d{1,18}) tokens for the completion"
+)
 
 
 def error_object(failure: Failure) -> dict[str, Any]:
     """What a client reads, as the body of a reply or as an event."""
     status = error_status(failure)
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    # Clients compact their history when they read these words.
-    text = f"prompt is too long: {failure.text}" if failure.code == CONTEXT_OVERFLOW else failure.text
+    text = f"prompt is too long: {_overflow(failure.text)}" if failure.code == CONTEXT_OVERFLOW else failure.text
     return {"type": "error", "error": {"type": kind, "message": text}}
 
 
@@ -38,3 +46,19 @@ def error_status(failure: Failure) -> int:
     if failure.code == CONTEXT_OVERFLOW or (failure.status == 409 and failure.permanent):
         return 400
     return failure.status
+
+
+def _overflow(text: str) -> str:
+    """By how much, in the words in which clients look for it.
+
+    They compact their history when a prompt is too long. Claude Code always asks for tens of thousands of tokens, and
+    for fewer when it reads that only these are too many.
+    """
+    if found := _TOTAL.search(text):
+        limit, prompt, answer = map(int, found.groups())
+        if prompt < limit:
+            return f"input length and `max_tokens` exceed context limit: {prompt} + {answer} > {limit}"
+        return f"{prompt} tokens > {limit} maximum"
+    if found := _INPUT.search(text):
+        return f"{found[1]} tokens > {found[2]} maximum"
+    return text
