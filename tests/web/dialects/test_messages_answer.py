@@ -118,6 +118,7 @@ def test_a_whole_answer() -> None:
         ],
         "stop_reason": "tool_use",
         "stop_sequence": None,
+        "stop_details": None,
         "usage": {
             "input_tokens": 6,
             "cache_creation_input_tokens": 0,
@@ -207,7 +208,7 @@ def test_a_stream_to_the_byte() -> None:
     writer = MessagesEvents(FRAME)
     assert writer.opening() == (
         b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","type":"message",'
-        b'"role":"assistant","model":"m","content":[],"stop_reason":null,"stop_sequence":null,'
+        b'"role":"assistant","model":"m","content":[],"stop_reason":null,"stop_sequence":null,"stop_details":null,'
         b'"usage":{"input_tokens":0,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":0}}}\n\n'
         b'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
         b'"content_block":{"type":"text","text":""}}\n\n'
@@ -220,7 +221,8 @@ def test_a_stream_to_the_byte() -> None:
         b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
         b'"delta":{"type":"text_delta","text":"ok"}}\n\n'
         b'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n'
-        b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},'
+        b'event: message_delta\ndata: {"type":"message_delta",'
+        b'"delta":{"stop_reason":"end_turn","stop_sequence":null,"stop_details":null},'
         b'"usage":{"input_tokens":1,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":3}}\n\n'
         b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
     )

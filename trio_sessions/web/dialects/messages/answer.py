@@ -22,7 +22,7 @@ class Stop:
 
     def spelled(self) -> dict[str, Any]:
         """The members of a message, or of its last delta, that say so."""
-        return {"stop_reason": self.reason, "stop_sequence": self.sequence}
+        return {"stop_reason": self.reason, "stop_sequence": self.sequence, "stop_details": None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from trio_sessions.web.dialects.sse import named_event
 
 __all__ = ["MessagesEvents"]
 
-_NOT_STOPPED: Final = {"stop_reason": None, "stop_sequence": None}
+_NOT_STOPPED: Final = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
 _NO_USAGE: Final = Usage(prompt=0, completion=0, cached=0)
 
 
