@@ -170,8 +170,8 @@ def test_input_is_an_object(arguments: Any, expected: Any) -> None:
 
 
 def test_numbers_keep_their_spelling() -> None:
-    frame = FRAME.whole(answer("", None, call("1", '{"a": 1.0, "b": 12345678901234567890123}')))
-    assert b'"input":{"a":1.0,"b":12345678901234567890123}' in core_json.encode(frame)
+    frame = FRAME.whole(answer("", None, call("1", '{"a": 1.50, "b": 12345678901234567890123}')))
+    assert b'"input":{"a":1.50,"b":12345678901234567890123}' in core_json.encode(frame)
 
 
 def test_a_call_always_has_an_id() -> None:

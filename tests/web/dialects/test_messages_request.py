@@ -160,10 +160,12 @@ class TestTools:
         tools = [
             {"name": "a", "description": "d", "input_schema": SCHEMA, "cache_control": {"type": "ephemeral"}},
             {"type": "custom", "name": "b", "input_schema": {}},
+            {"type": "function", "name": "c", "input_schema": {}},
         ]
         assert read([HI], tools=tools).chat.fields["tools"] == [
             {"type": "function", "function": {"name": "a", "description": "d", "parameters": SCHEMA}},
             {"type": "function", "function": {"name": "b", "parameters": {}}},
+            {"type": "function", "function": {"name": "c", "parameters": {}}},
         ]
 
     @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from tests.web.support import Serve, Served, compact, until
 from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.errors import EngineUnreachable
 from trio_sessions.testing.engine import HeldCalls, ScriptedEngine, chat_answer
+from trio_sessions.testing.toy import ToyRenderer
 
 THINKING = {"type": "enabled", "budget_tokens": 1024}
 
@@ -111,6 +112,8 @@ async def test_the_engine_is_asked_by_chat(served: Served) -> None:
             **asked(system="be brief", stop_sequences=["END"], metadata={"user_id": "u"}),
             betas=["x"],
             extra_body={"top_k": 3},
+            # As Claude Code and older clients of the beta API do.
+            extra_query={"beta": "true"},
         )
     [call] = served.engine.calls
     assert (call.path, call.query) == ("v1/chat/completions", "")
@@ -130,6 +133,20 @@ async def test_the_engine_is_asked_by_chat(served: Served) -> None:
     # The record is the engine's; what the client saw is found by its id.
     assert record["response"]["id"] == "chatcmpl-scripted"
     assert message.id != "chatcmpl-scripted"
+
+
+async def test_a_system_message_further_on_is_the_users_where_the_template_has_none(serve: Serve) -> None:
+    class NoSystem(ToyRenderer):
+        def appendable_roles(self, kwargs: Any) -> frozenset[str]:
+            return frozenset({"user", "tool"})
+
+    messages = [{"role": "user", "content": "hi"}, {"role": "system", "content": "note"}]
+    for renderer, role in ((ToyRenderer(), "system"), (NoSystem(), "user")):
+        session = await (await serve(renderer=renderer)).session()
+        async with sdk(session) as client:
+            await client.messages.create(**asked(messages=messages))
+        [record] = await session.records()
+        assert record["request"]["messages"][1] == {"role": role, "content": "note"}
 
 
 @pytest.mark.parametrize("stream", [False, True])
