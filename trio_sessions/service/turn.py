@@ -237,6 +237,7 @@ class TurnPipeline:
                 roles=lambda: self._renderer.appendable_roles(self._renderer.effective_kwargs({})),
                 answered=session.answered,
                 new_id=self._new_id,
+                now=self._clock,
             ),
         )
         return exchange, prepare_request(exchange.chat, self._policy)

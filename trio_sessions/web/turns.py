@@ -16,6 +16,7 @@ from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.replies import Reply
 from trio_sessions.service.turn import CHAT_PATH, TurnRequest
 from trio_sessions.web.dialects.chat import ChatDialect
+from trio_sessions.web.dialects.responses import ResponsesDialect
 from trio_sessions.web.errors import advice_on, failure_of
 from trio_sessions.web.paths import routed
 from trio_sessions.web.streams import EventStream
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TurnRoutes"]
 
-_DIALECTS: Final[Mapping[str, Dialect]] = {CHAT_PATH: ChatDialect()}
+_RESPONSES_PATH: Final = "v1/responses"
+_DIALECTS: Final[Mapping[str, Dialect]] = {CHAT_PATH: ChatDialect(), _RESPONSES_PATH: ResponsesDialect()}
 
 
 class TurnRoutes:
