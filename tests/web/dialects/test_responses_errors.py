@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from tests.web.dialects.responses_support import (
     EVENT,
+    TOOLS,
     Agent,
     agent,
     agent_in,
@@ -139,7 +140,7 @@ class Waiting:
     async def events(self, result: EngineAnswer | Exception, *, signs: int = 3) -> list[Any]:
         """All events; the engine answers ``result`` once the stream has shown that often that it is alive."""
         events = []
-        stream = await self.talking.client.responses.create(model="m", input="hi", tools=[], stream=True)
+        stream = await self.talking.client.responses.create(model="m", input="hi", tools=TOOLS, stream=True)
         async for event in stream:
             events.append(event)
             if len(events) == 2 + signs:
@@ -164,11 +165,13 @@ async def test_a_stream_that_waits_shows_that_it_is_alive(serve: Serve) -> None:
         assert signs >= 5
         for event in events:
             EVENT.validate_json(event.to_json())
+        # What the client said need not be said to it again and again.
+        assert [len(event.response.tools) for event in events[:3]] == [len(TOOLS), len(TOOLS), 0]
         assert kinds[-1] == "response.completed"
         assert len({event.response.id for event in events if hasattr(event, "response")}) == 1
         await assert_one_line(stream.talking.session, 1)
         async with agent(serve, answer("ok", reasoning="hm")) as other:
-            assert comparable(events[-1].response) == comparable(await other.create("hi"))
+            assert comparable(events[-1].response) == comparable(await other.create("hi", tools=TOOLS))
 
     await waiting(serve, talk)
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any, Final
 
 from trio_sessions.core.history import Checkpoint
 from trio_sessions.errors import InvalidRequest
 from trio_sessions.service.dialect import Reading
+from trio_sessions.web.dialects.responses.assistant import Assistant, Kind
+from trio_sessions.web.dialects.responses.content import reasoning_of, text_of
 from trio_sessions.web.dialects.responses.fields import (
     Dropped,
     optional_string,
-    required_list,
     required_object,
     required_string,
 )
@@ -26,50 +25,6 @@ Message = Mapping[str, Any]
 
 # Between texts that have to be one system message.
 _SYSTEM_SEPARATOR: Final = "\n\n"
-_TEXT_PARTS: Final = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
-_OMITTED: Final = {
-    "input_image": "image",
-    "computer_screenshot": "image",
-    "input_file": "file",
-    "input_audio": "audio",
-}
-
-
-class _Kind(IntEnum):
-    """What an answer is made of, in the order in which this dialect writes it."""
-
-    REASONING = 0
-    TEXT = 1
-    CALL = 2
-
-
-@dataclass(slots=True, eq=False)
-class _Answer:
-    """An assistant's message that items are still added to.
-
-    Attributes:
-        response_id: the answer that its items belong to, as far as they say so.
-        latest: what was added last.
-        stored: the message of that answer, where the client named it instead of repeating it.
-    """
-
-    response_id: str | None = None
-    latest: _Kind = _Kind.REASONING
-    stored: Message | None = None
-    content: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: list[Mapping[str, Any]] = field(default_factory=list)
-
-    def message(self) -> Message:
-        """As a chat message; the stored one is the very object."""
-        if self.stored is not None:
-            return self.stored
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(self.content)}
-        if self.reasoning:
-            message["reasoning_content"] = "".join(self.reasoning)
-        if self.calls:
-            message["tool_calls"] = self.calls
-        return message
 
 
 class Transcript:
@@ -85,11 +40,12 @@ class Transcript:
         self._reading = reading
         self._tools = tools
         self._dropped = dropped
-        self._messages: list[Message | _Answer] = []
+        self._messages: list[Message | Assistant] = []
         self._leading = 0
         # What an assistant's item may belong to: the answer it directly follows, or one that it names.
-        self._open: _Answer | None = None
-        self._answers: dict[str, _Answer] = {}
+        self._open: Assistant | None = None
+        self._answers: dict[str, Assistant] = {}
+        self._looked_up: dict[str, Message | None] = {}
 
     def extend_stored(self, path: Sequence[Message], checkpoint: Checkpoint) -> None:
         """Begin with the messages up to ``checkpoint``'s answer, which is the last of ``path``."""
@@ -132,7 +88,7 @@ class Transcript:
 
     def messages(self) -> list[Message]:
         """All of them."""
-        messages = [one.message() if isinstance(one, _Answer) else one for one in self._messages]
+        messages = [one.message() if isinstance(one, Assistant) else one for one in self._messages]
         if self._leading > 1 and not self._renders_later_system():
             # A template with one place for a system message.
             # Of parts, so that the instructions are still known among them.
@@ -159,44 +115,34 @@ class Transcript:
     def _message(self, item: Mapping[str, Any], where: str) -> None:
         role = required_string(item, "role", where)
         if role == "assistant":
-            text = self._text(item.get("content"), f"{where}.content")
-            answer = self._answer_of(issued(item.get("id")), _Kind.TEXT, text)
+            text = text_of(item.get("content"), f"{where}.content", self._dropped)
+            answer = self._answer_of(issued(item.get("id")), Kind.TEXT, text)
             if answer is not None:
                 answer.content.append(text)
             return
         if role not in ("user", "system", "developer"):
             raise InvalidRequest(f"{where}.role must be user, assistant, system or developer")
-        text = self._text(item.get("content"), f"{where}.content")
+        text = text_of(item.get("content"), f"{where}.content", self._dropped)
         self._say("user" if role == "user" else "system", text)
 
     def _reasoning(self, item: Mapping[str, Any], where: str) -> None:
-        text = self._reasoning_text(item, where)
+        text = reasoning_of(item, where)
         # The encrypted content that we issue is the item's id, for clients that drop that.
         said = issued(item.get("id")) or issued(item.get("encrypted_content"))
         stored = None if text or said is None else self._stored(said)
         if stored is not None:
             known = stored.get("reasoning_content")
             text = known if isinstance(known, str) else ""
-        answer = self._answer_of(said, _Kind.REASONING, text)
+        answer = self._answer_of(said, Kind.REASONING, text)
         if answer is not None and text:
             answer.reasoning.append(text)
-
-    def _reasoning_text(self, item: Mapping[str, Any], where: str) -> str:
-        for key, separator in (("content", ""), ("summary", "\n\n")):
-            if item.get(key):
-                parts = required_list(item[key], f"{where}.{key}")
-                return separator.join(
-                    required_string(required_object(part, f"{where}.{key}[{index}]"), "text", f"{where}.{key}[{index}]")
-                    for index, part in enumerate(parts)
-                )
-        return ""
 
     def _call(self, item: Mapping[str, Any], where: str, *, custom: bool) -> None:
         text = required_string(item, "input" if custom else "arguments", where)
         call_id = required_string(item, "call_id", where)
         named = ToolName(required_string(item, "name", where), optional_string(item, "namespace", where))
         said = issued(item.get("id"))
-        answer = self._answer_of(said, _Kind.CALL, call_id)
+        answer = self._answer_of(said, Kind.CALL, call_id)
         if answer is None:
             return
         function = self._tools.function_of(named)
@@ -229,7 +175,7 @@ class Transcript:
                 return None
 
     def _result(self, item: Mapping[str, Any], where: str) -> None:
-        output = self._text(item.get("output"), f"{where}.output")
+        output = text_of(item.get("output"), f"{where}.output", self._dropped)
         self._open = None
         message = {"role": "tool", "content": output}
         call_id = optional_string(item, "call_id", where)
@@ -249,22 +195,25 @@ class Transcript:
             answer.stored = stored
 
     def _name_stored(self, response_id: str, message: Message) -> None:
-        answer = _Answer(response_id=response_id, latest=_Kind.CALL, stored=message)
+        answer = Assistant(response_id=response_id, latest=Kind.CALL, stored=message)
         self._messages.append(answer)
         self._answers[response_id] = self._open = answer
 
     def _stored(self, said: Issued) -> Message | None:
-        checkpoint = self._reading.answered(said.response_id)
-        return None if checkpoint is None else checkpoint.messages[-1]
+        # An answer has many items, and looking for it takes as long as the session has turns.
+        if said.response_id not in self._looked_up:
+            checkpoint = self._reading.answered(said.response_id)
+            self._looked_up[said.response_id] = None if checkpoint is None else checkpoint.messages[-1]
+        return self._looked_up[said.response_id]
 
-    def _answer_of(self, said: Issued | None, kind: _Kind, text: str) -> _Answer | None:
+    def _answer_of(self, said: Issued | None, kind: Kind, text: str) -> Assistant | None:
         """The message that an assistant's item belongs to; None where that is stored and has it already."""
         response_id = None if said is None else said.response_id
         answer = self._answers.get(response_id) if response_id is not None else None
-        if answer is None and self._open is not None and self._continues(self._open, response_id, kind, text):
+        if answer is None and self._open is not None and self._open.continued_by(response_id, kind, text):
             answer = self._open
         if answer is None:
-            answer = _Answer(response_id=response_id)
+            answer = Assistant(response_id=response_id)
             self._messages.append(answer)
         if response_id is not None and answer.response_id is None:
             answer.response_id = response_id
@@ -274,43 +223,3 @@ class Transcript:
         # A result in between does not end what is named, but what follows without a name.
         self._open = answer
         return None if answer.stored is not None else answer
-
-    def _continues(self, answer: _Answer, response_id: str | None, kind: _Kind, text: str) -> bool:
-        """Whether an item that directly follows an answer is part of it."""
-        if response_id is not None and answer.response_id is not None:
-            return response_id == answer.response_id
-        if answer.stored is not None:
-            return _has(answer.stored, kind, text)
-        # While a call has no result, nothing else is sampled.
-        return bool(answer.calls) or kind > answer.latest or kind is _Kind.REASONING is answer.latest
-
-    def _text(self, content: object, where: str) -> str:
-        if content is None:
-            return ""
-        if isinstance(content, str):
-            return content
-        parts = required_list(content, where)
-        return "".join(
-            self._part(required_object(part, f"{where}[{i}]"), f"{where}[{i}]") for i, part in enumerate(parts)
-        )
-
-    def _part(self, value: object, where: str) -> str:
-        part = required_object(value, where)
-        kind = required_string(part, "type", where)
-        if kind in _TEXT_PARTS:
-            return required_string(part, "text", where)
-        if kind == "refusal":
-            return required_string(part, "refusal", where)
-        omitted = _OMITTED.get(kind, "content")
-        self._dropped.add(f"{omitted} in a message")
-        return f"[{omitted} omitted]"
-
-
-def _has(message: Message, kind: _Kind, text: str) -> bool:
-    match kind:
-        case _Kind.REASONING:
-            return text in ("", message.get("reasoning_content"))
-        case _Kind.TEXT:
-            return text in ("", message.get("content"))
-        case _:
-            return any(call.get("id") == text for call in message.get("tool_calls") or ())

@@ -124,7 +124,8 @@ def _messages(
     asked: Mapping[str, Any], tools: ToolTable, extends: Checkpoint | None, reading: Reading, dropped: Dropped
 ) -> Sequence[Mapping[str, Any]]:
     transcript = Transcript(reading, tools, dropped)
-    instructions = optional_string(asked, "instructions")
+    # Nothing to say is nothing said.
+    instructions = optional_string(asked, "instructions") or None
     if extends is not None:
         transcript.extend_stored(_instructed(extends.path_messages(), instructions), extends)
     elif instructions is not None:
