@@ -22,6 +22,7 @@ __all__ = [
     "NodeCapReached",
     "NotProxied",
     "PrefixMismatch",
+    "PreviousResponseNotFound",
     "RenderingChanged",
     "RollbackRefused",
     "SampleAssemblyFailed",
@@ -82,6 +83,15 @@ class InvalidRequest(SessionError):
     """The client's request cannot be served as it is; sending it again unchanged cannot help."""
 
     code: ClassVar[str] = "invalid_request"
+
+
+class PreviousResponseNotFound(InvalidRequest):
+    """The request extends a response that the session does not have, or no longer has."""
+
+    code: ClassVar[str] = "previous_response_not_found"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(f"Previous response with id '{response_id}' not found.")
 
 
 class RollbackRefused(InvalidRequest):

@@ -23,6 +23,7 @@ CODES = {
     "MatcherFailed": ("matcher_failed", 500),
     "NotProxied": ("not_proxied", 404),
     "PrefixMismatch": ("prefix_mismatch", 500),
+    "PreviousResponseNotFound": ("previous_response_not_found", 400),
     "RenderingChanged": ("rendering_changed", 400),
     "NodeCapReached": ("node_cap_reached", 400),
     "RollbackRefused": ("rollback_refused", 400),

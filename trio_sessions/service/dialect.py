@@ -6,6 +6,7 @@ chat answer. Dialects only compute; when to send what is decided elsewhere.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,12 +29,14 @@ class Reading:
         roles: tells what may be appended after an assistant's message under the launch's template kwargs.
         answered: the turn that was answered under a response id, or None where there is none.
         new_id: draws 32 hex digits, for dialects that give the answer an id of their own.
+        now: seconds since the epoch, for dialects that date the answer before the engine does.
     """
 
     sent: SentMessages | None
     roles: Callable[[], frozenset[str]]
     answered: Callable[[str], Checkpoint | None]
     new_id: Callable[[], str]
+    now: Callable[[], float] = time.time
 
 
 class EventWriter(Protocol):

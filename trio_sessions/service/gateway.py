@@ -88,6 +88,7 @@ class Gateway:
                 seams=settings.seam_policy,
                 max_seq_len=settings.max_seq_len,
                 new_id=new_id,
+                clock=clock,
                 offloader=offloader,
             ),
             max_trim_tokens=renderer.max_trim_tokens,

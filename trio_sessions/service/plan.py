@@ -111,6 +111,7 @@ class Planner:
         seams: what the launch wants where a request extends a stored turn.
         max_seq_len: most ids of a prompt and its answer; None for no limit.
         new_id: draws ids, 32 lowercase hex digits.
+        clock: wall clock, seconds since the epoch.
         offloader: threads for long computations.
     """
 
@@ -123,6 +124,7 @@ class Planner:
         seams: SeamPolicy,
         max_seq_len: int | None,
         new_id: Callable[[], str],
+        clock: Callable[[], float],
         offloader: Offloader,
     ) -> None:
         self._renderer = renderer
@@ -131,6 +133,7 @@ class Planner:
         self._seams = seams
         self._max_seq_len = max_seq_len
         self._new_id = new_id
+        self._clock = clock
         self._offload = offloader.run
 
     def read(self, session: Session, request: TurnRequest, dialect: Dialect) -> ReadRequest:
@@ -146,6 +149,7 @@ class Planner:
                 roles=lambda: self._renderer.appendable_roles(self._renderer.effective_kwargs({})),
                 answered=session.answered,
                 new_id=self._new_id,
+                now=self._clock,
             ),
         )
         purpose = purpose_of(exchange.chat)

@@ -22,6 +22,7 @@ from trio_sessions.service.turn import CHAT_PATH
 from trio_sessions.web.callers import caller_of
 from trio_sessions.web.dialects.chat import ChatDialect
 from trio_sessions.web.dialects.messages import MessagesDialect
+from trio_sessions.web.dialects.responses import ResponsesDialect
 from trio_sessions.web.errors import advice_on, failure_of
 from trio_sessions.web.paths import SessionTarget, session_target
 from trio_sessions.web.streams import EventStream
@@ -37,6 +38,7 @@ _DIALECTS: Final[Mapping[str, Dialect]] = {
     "v1/messages": _MESSAGES,
     # Of clients that are given a base URL with the version.
     "v1/v1/messages": _MESSAGES,
+    "v1/responses": ResponsesDialect(),
 }
 _COUNTS: Final[Mapping[str, Dialect]] = {
     "v1/messages/count_tokens": _MESSAGES,

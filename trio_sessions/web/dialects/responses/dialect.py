@@ -1,0 +1,111 @@
+"""The dialect itself: requests, answers and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from trio_sessions.core.history import Checkpoint
+from trio_sessions.core.request import ChatBody
+from trio_sessions.engine.base import EngineAnswer
+from trio_sessions.errors import PreviousResponseNotFound
+from trio_sessions.service.dialect import Reading
+from trio_sessions.service.failure import Failure, engine_failure
+from trio_sessions.service.replies import Reply, json_reply
+from trio_sessions.web.dialects.answer import ChatAnswer
+from trio_sessions.web.dialects.responses.events import ResponseEvents
+from trio_sessions.web.dialects.responses.ids import ItemIds
+from trio_sessions.web.dialects.responses.request import ReadRequest, read_request
+
+__all__ = ["ResponsesDialect", "ResponsesExchange"]
+
+
+class ResponsesDialect:
+    """See ``trio_sessions.service.dialect.Dialect``."""
+
+    name: Final = "responses"
+    matcher: Final = "agent"
+
+    def read(self, body: bytes, reading: Reading) -> ResponsesExchange:
+        """The request, with what it names of earlier answers in place."""
+        return ResponsesExchange(read_request(body, reading))
+
+    def failed(self, failure: Failure) -> Reply:
+        """OpenAI's error object."""
+        return _error(failure)
+
+    def refused(self, answer: EngineAnswer) -> Reply:
+        """What the engine said, in OpenAI's error object."""
+        advice = [(name, value) for name, value in answer.headers if name.lower() == "retry-after"]
+        reply = _error(engine_failure(answer))
+        return replace(reply, headers=(*reply.headers, *advice))
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesExchange:
+    """See ``trio_sessions.service.dialect.Exchange``."""
+
+    request: ReadRequest
+
+    @property
+    def chat(self) -> ChatBody:
+        """The request as a chat request."""
+        return self.request.chat
+
+    @property
+    def stream(self) -> bool:
+        """Whether the client wants events."""
+        return self.request.stream
+
+    @property
+    def response_id(self) -> str:
+        """Ours: the stream says it before the engine could."""
+        return self.request.form.ids.response
+
+    @property
+    def extends(self) -> Checkpoint | None:
+        """The turn that ``previous_response_id`` names."""
+        return self.request.extends
+
+    @property
+    def dropped(self) -> Sequence[str]:
+        """What was left out."""
+        return self.request.dropped
+
+    def under(self, response_id: str | None) -> ResponsesExchange:
+        """The same with the response id of an attempt that it repeats."""
+        if response_id is None:
+            return self
+        form = replace(self.request.form, ids=ItemIds(response_id.removeprefix("resp_")))
+        return replace(self, request=replace(self.request, form=form))
+
+    def answered(self, answer: EngineAnswer) -> Reply:
+        """A Response object."""
+        return json_reply(self.request.form.answered(ChatAnswer.of(answer)))
+
+    def events(self) -> ResponseEvents:
+        """The events that make it."""
+        return ResponseEvents(self.request.form)
+
+
+def _error(failure: Failure) -> Reply:
+    status = _status(failure)
+    error: Mapping[str, Any] = {
+        "message": failure.text,
+        "type": "invalid_request_error" if status < 500 else "server_error",
+        "param": "previous_response_id" if failure.code == PreviousResponseNotFound.code else None,
+        "code": failure.code,
+    }
+    return json_reply({"error": error}, status=status)
+
+
+def _status(failure: Failure) -> int:
+    """A status that Codex understands: it retries every 409 and gives up at every 429."""
+    match failure.status:
+        case 409 if failure.permanent:
+            return 400
+        case 429:
+            return 503
+        case status:
+            return status

@@ -1,0 +1,73 @@
+"""The ids that this dialect issues: all of one answer share their hex digits, so that each leads to the answer."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["Issued", "ItemIds", "is_issued_call", "issued"]
+
+_ISSUED: Final = re.compile(r"(?:rs|msg|fc|ctc)_([0-9a-f]{32})(?:_([0-9]{1,6}))?")
+
+_CALL: Final = re.compile(r"call_[0-9a-f]{32}_[0-9]{1,6}")
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """What an id of an item says.
+
+    Attributes:
+        response_id: of the answer.
+        call: index of the tool call in the answer; None for what is no call.
+    """
+
+    response_id: str
+    call: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemIds:
+    """The ids of one answer; ``digits`` are 32 hex digits."""
+
+    digits: str
+
+    @property
+    def response(self) -> str:
+        """Of the answer itself."""
+        return f"resp_{self.digits}"
+
+    @property
+    def reasoning(self) -> str:
+        """Of its reasoning."""
+        return f"rs_{self.digits}"
+
+    @property
+    def message(self) -> str:
+        """Of its text."""
+        return f"msg_{self.digits}"
+
+    def function_call(self, index: int) -> str:
+        """Of its tool call number ``index``."""
+        return f"fc_{self.digits}_{index}"
+
+    def custom_call(self, index: int) -> str:
+        """Likewise, where the tool is a custom one."""
+        return f"ctc_{self.digits}_{index}"
+
+    def call(self, index: int) -> str:
+        """What the result of a call names, where the engine gave no id to name."""
+        return f"call_{self.digits}_{index}"
+
+
+def issued(item_id: object) -> Issued | None:
+    """What ``item_id`` says; None where it is not one of ours."""
+    match = _ISSUED.fullmatch(item_id) if isinstance(item_id, str) else None
+    if match is None:
+        return None
+    return Issued(response_id=f"resp_{match[1]}", call=None if match[2] is None else int(match[2]))
+
+
+def is_issued_call(call_id: str) -> bool:
+    """Whether the engine gave the call no id, so that it has one of ours."""
+    return _CALL.fullmatch(call_id) is not None

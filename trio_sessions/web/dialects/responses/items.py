@@ -1,0 +1,225 @@
+"""``input`` as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from trio_sessions.core.history import Checkpoint
+from trio_sessions.errors import InvalidRequest
+from trio_sessions.service.dialect import Reading
+from trio_sessions.web.dialects.responses.assistant import Assistant, Kind
+from trio_sessions.web.dialects.responses.content import reasoning_of, text_of
+from trio_sessions.web.dialects.responses.fields import (
+    Dropped,
+    optional_string,
+    required_object,
+    required_string,
+)
+from trio_sessions.web.dialects.responses.ids import Issued, is_issued_call, issued
+from trio_sessions.web.dialects.responses.tools import ToolName, ToolTable, custom_arguments, custom_input
+
+__all__ = ["Transcript"]
+
+Message = Mapping[str, Any]
+
+# Between texts that have to be one system message.
+_SYSTEM_SEPARATOR: Final = "\n\n"
+
+
+class Transcript:
+    """Collects the messages of a request.
+
+    Args:
+        reading: knows what was answered.
+        tools: of the request.
+        dropped: gets to know what is left out.
+    """
+
+    def __init__(self, reading: Reading, tools: ToolTable, dropped: Dropped) -> None:
+        self._reading = reading
+        self._tools = tools
+        self._dropped = dropped
+        self._messages: list[Message | Assistant] = []
+        self._leading = 0
+        # What an assistant's item may belong to: the answer it directly follows, or one that it names.
+        self._open: Assistant | None = None
+        self._answers: dict[str, Assistant] = {}
+        self._looked_up: dict[str, Message | None] = {}
+
+    def extend_stored(self, path: Sequence[Message], checkpoint: Checkpoint) -> None:
+        """Begin with the messages up to ``checkpoint``'s answer, which is the last of ``path``."""
+        self._messages = [*path[:-1]]
+        self._name_stored(str(checkpoint.response_id), path[-1])
+
+    def add_system(self, text: str) -> None:
+        """Instructions."""
+        self._say("system", text)
+
+    def add_user(self, text: str) -> None:
+        """A user's message."""
+        self._say("user", text)
+
+    def add_item(self, value: object, where: str) -> None:
+        """One item of ``input``.
+
+        Raises:
+            InvalidRequest: it is of no known shape, or names what is not there.
+        """
+        item = required_object(value, where)
+        kind = optional_string(item, "type", where)
+        if kind is None and "role" not in item and "id" in item:
+            kind = "item_reference"
+        match kind:
+            case None | "message":
+                self._message(item, where)
+            case "reasoning":
+                self._reasoning(item, where)
+            case "function_call" | "custom_tool_call":
+                self._call(item, where, custom=kind == "custom_tool_call")
+            case "function_call_output" | "custom_tool_call_output":
+                self._result(item, where)
+            case "item_reference":
+                self._reference(required_string(item, "id", where), where)
+            case _:
+                # Types are many and still being added; only what looks like the name of one is repeated.
+                known = kind.isascii() and kind.isidentifier() and len(kind) <= 40
+                self._dropped.add(f"input item {kind if known else 'of an unknown type'}")
+
+    def messages(self) -> list[Message]:
+        """All of them."""
+        messages = [one.message() if isinstance(one, Assistant) else one for one in self._messages]
+        if self._leading > 1 and not self._renders_later_system():
+            # A template with one place for a system message.
+            # Of parts, so that the instructions are still known among them.
+            texts = [message["content"] for message in messages[: self._leading]]
+            parts = [texts[0], *(_SYSTEM_SEPARATOR + text for text in texts[1:])]
+            messages[: self._leading] = [
+                {"role": "system", "content": [{"type": "text", "text": text} for text in parts]}
+            ]
+        return messages
+
+    def _renders_later_system(self) -> bool:
+        return "system" in self._reading.roles()
+
+    def _say(self, role: str, text: str) -> None:
+        self._open = None
+        self._answers.clear()
+        if role == "system":
+            if self._leading == len(self._messages):
+                self._leading += 1
+            elif not self._renders_later_system():
+                role = "user"
+        self._messages.append({"role": role, "content": text})
+
+    def _message(self, item: Mapping[str, Any], where: str) -> None:
+        role = required_string(item, "role", where)
+        if role == "assistant":
+            text = text_of(item.get("content"), f"{where}.content", self._dropped)
+            answer = self._answer_of(issued(item.get("id")), Kind.TEXT, text)
+            if answer is not None:
+                answer.content.append(text)
+            return
+        if role not in ("user", "system", "developer"):
+            raise InvalidRequest(f"{where}.role must be user, assistant, system or developer")
+        text = text_of(item.get("content"), f"{where}.content", self._dropped)
+        self._say("user" if role == "user" else "system", text)
+
+    def _reasoning(self, item: Mapping[str, Any], where: str) -> None:
+        text = reasoning_of(item, where)
+        # The encrypted content that we issue is the item's id, for clients that drop that.
+        said = issued(item.get("id")) or issued(item.get("encrypted_content"))
+        stored = None if text or said is None else self._stored(said)
+        if stored is not None:
+            known = stored.get("reasoning_content")
+            text = known if isinstance(known, str) else ""
+        answer = self._answer_of(said, Kind.REASONING, text)
+        if answer is not None and text:
+            answer.reasoning.append(text)
+
+    def _call(self, item: Mapping[str, Any], where: str, *, custom: bool) -> None:
+        text = required_string(item, "input" if custom else "arguments", where)
+        call_id = required_string(item, "call_id", where)
+        named = ToolName(required_string(item, "name", where), optional_string(item, "namespace", where))
+        said = issued(item.get("id"))
+        answer = self._answer_of(said, Kind.CALL, call_id)
+        if answer is None:
+            return
+        function = self._tools.function_of(named)
+        # Most items say all that is stored; for the others the stored call is looked for.
+        unclear = custom or function not in self._tools.by_function or is_issued_call(call_id)
+        sampled = self._sampled(said, named, text, custom=custom) if said is not None and unclear else None
+        answer.calls.append(
+            sampled
+            if sampled is not None
+            else {
+                "id": call_id,
+                "type": "function",
+                "function": {"name": function, "arguments": custom_arguments(text) if custom else text},
+            }
+        )
+
+    def _sampled(self, said: Issued, named: ToolName, text: str, *, custom: bool) -> Mapping[str, Any] | None:
+        """The call as it was stored, where the item says nothing else."""
+        stored = self._stored(said)
+        calls = (stored or {}).get("tool_calls") or ()
+        if said.call is None or said.call >= len(calls):
+            return None
+        match calls[said.call]:
+            case {"function": {"name": str(name), "arguments": str(arguments)}} if text == (
+                custom_input(arguments) if custom else arguments
+            ) and (name == self._tools.function_of(named) or self._tools.tool_of(name).named.name == named.name):
+                call: Mapping[str, Any] = calls[said.call]
+                return call
+            case _:
+                return None
+
+    def _result(self, item: Mapping[str, Any], where: str) -> None:
+        output = text_of(item.get("output"), f"{where}.output", self._dropped)
+        self._open = None
+        message = {"role": "tool", "content": output}
+        call_id = optional_string(item, "call_id", where)
+        if call_id is not None:
+            message["tool_call_id"] = call_id
+        self._messages.append(message)
+
+    def _reference(self, item_id: str, where: str) -> None:
+        said = issued(item_id)
+        stored = None if said is None else self._stored(said)
+        if said is None or stored is None:
+            raise InvalidRequest(f"{where}: Item with id '{item_id}' not found.")
+        answer = self._answers.get(said.response_id)
+        if answer is None:
+            self._name_stored(said.response_id, stored)
+        else:
+            answer.stored = stored
+
+    def _name_stored(self, response_id: str, message: Message) -> None:
+        answer = Assistant(response_id=response_id, latest=Kind.CALL, stored=message)
+        self._messages.append(answer)
+        self._answers[response_id] = self._open = answer
+
+    def _stored(self, said: Issued) -> Message | None:
+        # An answer has many items, and looking for it takes as long as the session has turns.
+        if said.response_id not in self._looked_up:
+            checkpoint = self._reading.answered(said.response_id)
+            self._looked_up[said.response_id] = None if checkpoint is None else checkpoint.messages[-1]
+        return self._looked_up[said.response_id]
+
+    def _answer_of(self, said: Issued | None, kind: Kind, text: str) -> Assistant | None:
+        """The message that an assistant's item belongs to; None where that is stored and has it already."""
+        response_id = None if said is None else said.response_id
+        answer = self._answers.get(response_id) if response_id is not None else None
+        if answer is None and self._open is not None and self._open.continued_by(response_id, kind, text):
+            answer = self._open
+        if answer is None:
+            answer = Assistant(response_id=response_id)
+            self._messages.append(answer)
+        if response_id is not None and answer.response_id is None:
+            answer.response_id = response_id
+        if answer.response_id is not None:
+            self._answers[answer.response_id] = answer
+        answer.latest = kind
+        # A result in between does not end what is named, but what follows without a name.
+        self._open = answer
+        return None if answer.stored is not None else answer

@@ -1,0 +1,189 @@
+"""Tools of a request as functions, which is all that engines know, and the way back from a function's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trio_sessions.core import json
+from trio_sessions.web.dialects.responses.fields import (
+    Dropped,
+    optional_string,
+    required_list,
+    required_object,
+    required_string,
+)
+
+__all__ = ["NO_TOOLS", "Tool", "ToolName", "ToolTable", "custom_arguments", "custom_input", "read_tools"]
+
+_SEPARATOR: Final = "__"
+_BUILT_IN: Final = frozenset(
+    {
+        "apply_patch",
+        "code_interpreter",
+        "computer",
+        "computer_use_preview",
+        "file_search",
+        "image_generation",
+        "local_shell",
+        "mcp",
+        "programmatic_tool_calling",
+        "shell",
+        "tool_search",
+        "web_search",
+        "web_search_preview",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolName:
+    """What a client calls a tool; ``namespace`` is None for one that stands by itself."""
+
+    name: str
+    namespace: str | None = None
+
+    @property
+    def flat(self) -> str:
+        """One name of both."""
+        if self.namespace is None:
+            return self.name
+        # Some clients end a namespace as it is joined here.
+        return self.namespace.removesuffix(_SEPARATOR) + _SEPARATOR + self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool of a request; ``custom`` ones take free text instead of JSON."""
+
+    named: ToolName
+    custom: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ToolTable:
+    """The tools of a request.
+
+    Attributes:
+        definitions: in chat's form, in the order of the request.
+        by_function: the tool behind the name of a function.
+        functions: and back.
+    """
+
+    definitions: Sequence[Mapping[str, Any]]
+    by_function: Mapping[str, Tool]
+    functions: Mapping[ToolName, str]
+
+    def function_of(self, named: ToolName) -> str:
+        """The name of the function that stands for a tool, also for one that this request does not have."""
+        return self.functions.get(named, named.flat)
+
+    def tool_of(self, function: str) -> Tool:
+        """The tool behind a name that was sampled; a function of that name where there is none."""
+        return self.by_function.get(function) or Tool(ToolName(function), custom=False)
+
+
+NO_TOOLS: Final = ToolTable(definitions=(), by_function={}, functions={})
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    tool: Tool
+    definition: Mapping[str, Any]
+    where: str
+
+
+def read_tools(value: object, dropped: Dropped) -> ToolTable:
+    """The table of ``tools``.
+
+    Raises:
+        InvalidRequest: they are not a list of tools.
+    """
+    if value is None:
+        return NO_TOOLS
+    found = _found(required_list(value, "tools"), "tools", None, dropped)
+    by_function: dict[str, Tool] = {}
+    functions: dict[ToolName, str] = {}
+    names: dict[str, str] = {}
+    # Those that stand by themselves keep their names, wherever they are in the list.
+    for one in sorted(found, key=lambda one: one.tool.named.namespace is not None):
+        names[one.where] = name = _unused(one.tool.named.flat, by_function)
+        by_function[name] = one.tool
+        functions.setdefault(one.tool.named, name)
+    return ToolTable(
+        definitions=[_definition(one, names[one.where]) for one in found], by_function=by_function, functions=functions
+    )
+
+
+def custom_input(arguments: str) -> str:
+    """The text for a custom tool in what was sampled as its arguments, which is all of them where it is not in them."""
+    try:
+        match json.decode(arguments.encode()):
+            case {"input": str(text), **rest} if not rest:
+                return text
+    except json.InvalidJSON:
+        pass
+    return arguments
+
+
+def custom_arguments(text: str) -> str:
+    """The arguments that give a custom tool this text."""
+    return json.encode({"input": text}).decode()
+
+
+def _found(tools: Sequence[Any], where: str, namespace: str | None, dropped: Dropped) -> list[_Found]:
+    found = []
+    for index, value in enumerate(tools):
+        place = f"{where}[{index}]"
+        tool = required_object(value, place)
+        match required_string(tool, "type", place):
+            case "function":
+                found.append(_Found(_tool(tool, namespace, place, custom=False), tool, place))
+            case "custom":
+                found.append(_Found(_tool(tool, namespace, place, custom=True), tool, place))
+            case "namespace" if namespace is None:
+                nested = required_list(tool.get("tools"), f"{place}.tools")
+                found += _found(nested, f"{place}.tools", required_string(tool, "name", place), dropped)
+            case kind:
+                dropped.add(f"tool {kind if kind in _BUILT_IN else 'of an unknown type'}")
+    return found
+
+
+def _tool(tool: Mapping[str, Any], namespace: str | None, where: str, *, custom: bool) -> Tool:
+    return Tool(ToolName(required_string(tool, "name", where), namespace), custom=custom)
+
+
+def _unused(name: str, used: Mapping[str, Any]) -> str:
+    unused, count = name, 1
+    while unused in used:
+        count += 1
+        unused = f"{name}_{count}"
+    return unused
+
+
+def _definition(found: _Found, name: str) -> dict[str, Any]:
+    given = found.definition
+    function: dict[str, Any] = {"name": name}
+    description = optional_string(given, "description", found.where)
+    if found.tool.custom:
+        function["description"] = "\n\n".join(filter(None, (description, _grammar(given.get("format")))))
+        function["parameters"] = {
+            "type": "object",
+            "properties": {"input": {"type": "string"}},
+            "required": ["input"],
+            "additionalProperties": False,
+        }
+    else:
+        if description is not None:
+            function["description"] = description
+        function |= {key: given[key] for key in ("parameters", "strict") if given.get(key) is not None}
+    return {"type": "function", "function": function}
+
+
+def _grammar(form: Any) -> str:
+    match form:
+        case {"type": "grammar", "syntax": str(syntax), "definition": str(definition)}:
+            return f"The input is text of this {syntax} grammar:\n{definition}"
+        case _:
+            return ""
