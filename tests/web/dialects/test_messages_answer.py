@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.core import PATIENT
 from trio_sessions.core import json as core_json
+from trio_sessions.errors import ContextOverflow
 from trio_sessions.service.failure import CONTEXT_OVERFLOW, Failure
 from trio_sessions.testing.engine import chat_answer
 from trio_sessions.testing.strategies import json_values
@@ -291,6 +292,7 @@ def test_errors_by_status(status: int, permanent: bool, sent: int, kind: str) ->
     ("said", "read"),
     [
         ("context_length_exceeded", "context_length_exceeded"),
+        (str(ContextOverflow(9, 5)), str(ContextOverflow(9, 5)).removeprefix("prompt is too long: ")),
         (
             "The input (41000 tokens) is longer than the model's context length (40960 tokens).",
             "41000 tokens > 40960 maximum",

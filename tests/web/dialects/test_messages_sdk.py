@@ -188,6 +188,30 @@ async def test_what_the_sdk_sends_back_is_the_turn_that_was_answered(serve: Serv
     assert served.gateway.metrics.registry.get_sample_value("trio_sessions_rollbacks_total") == 0
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_retry_gets_the_answer_of_the_turn_it_repeats(served: Served, stream: bool) -> None:
+    session = await served.session()
+    async with sdk(session) as client:
+        first, again = [
+            await client.messages.create(**asked(), extra_headers={"x-stainless-retry-count": count})
+            for count in ("0", "1")
+        ]
+        assert again == first
+        if stream:
+            async with client.messages.stream(**asked(), extra_headers={"x-stainless-retry-count": "2"}) as events:
+                assert (await events.get_final_message()).id == first.id
+    assert len(served.engine.calls) == 1
+
+
+async def test_an_agent_of_a_session_is_named_by_its_path(served: Served) -> None:
+    session = await served.session()
+    async with sdk(session, "/agents/critic") as client:
+        found = await client.messages.count_tokens(**counted("hi"))
+        await client.messages.create(**asked())
+    [record] = await session.records()
+    assert found.input_tokens == len(record["request"]["input_ids"])
+
+
 async def test_reasoning_is_for_those_who_ask(serve: Serve) -> None:
     served = await serve(ScriptedEngine(otherwise=ANSWERS["reasoning"]))
     for thinking, types in (({"type": "disabled"}, ["text"]), ({"type": "adaptive"}, ["thinking", "text"])):
@@ -369,6 +393,14 @@ class TestCounting:
             await client.messages.create(**asked())
             async with session.unchanged():
                 await client.messages.count_tokens(**counted("other"))
+
+    async def test_tells_the_length_of_a_prompt_that_does_not_fit(self, serve: Serve) -> None:
+        session = await (await serve(max_seq_len=5)).session()
+        async with session.unchanged(), sdk(session) as client:
+            found = (await client.messages.count_tokens(**counted("hi"))).input_tokens
+            with pytest.raises(anthropic.BadRequestError) as raised:
+                await client.messages.create(**asked())
+        assert raised.value.body["error"]["message"].startswith(f"prompt is too long: {found} tokens > 5 maximum; ")
 
     @pytest.mark.parametrize("messages", [[], [{"role": "user", "content": 5}]])
     async def test_refuses_what_a_turn_would(self, served: Served, messages: Any) -> None:

@@ -20,6 +20,7 @@ _TYPES: Final[Mapping[int, str]] = {
     504: "timeout_error",
     529: "overloaded_error",
 }
+_TOO_LONG: Final = "prompt is too long"
 # SGLang, when the prompt alone does not fit, and when the prompt and max_tokens do not.
 _INPUT: Final = re.compile(
     r"input \((\d{1,18}) tokens\) is longer than the model's context length \((\d{1,18}) tokens\)"
@@ -34,7 +35,7 @@ def error_object(failure: Failure) -> dict[str, Any]:
     """What a client reads, as the body of a reply or as an event."""
     status = error_status(failure)
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    text = f"prompt is too long: {_overflow(failure.text)}" if failure.code == CONTEXT_OVERFLOW else failure.text
+    text = _overflow(failure.text) if failure.code == CONTEXT_OVERFLOW else failure.text
     return {"type": "error", "error": {"type": kind, "message": text}}
 
 
@@ -54,11 +55,13 @@ def _overflow(text: str) -> str:
     They compact their history when a prompt is too long. Claude Code always asks for tens of thousands of tokens, and
     for fewer when it reads that only these are too many.
     """
+    if text.startswith(_TOO_LONG):
+        return text
     if found := _TOTAL.search(text):
         limit, prompt, answer = map(int, found.groups())
         if prompt < limit:
-            return f"input length and `max_tokens` exceed context limit: {prompt} + {answer} > {limit}"
-        return f"{prompt} tokens > {limit} maximum"
+            return f"{_TOO_LONG}: input length and `max_tokens` exceed context limit: {prompt} + {answer} > {limit}"
+        return f"{_TOO_LONG}: {prompt} tokens > {limit} maximum"
     if found := _INPUT.search(text):
-        return f"{found[1]} tokens > {found[2]} maximum"
-    return text
+        return f"{_TOO_LONG}: {found[1]} tokens > {found[2]} maximum"
+    return f"{_TOO_LONG}: {text}"
