@@ -28,12 +28,14 @@ __all__ = [
     "Settings",
     "SpecialTokensInContent",
     "Store",
+    "StreamMode",
     "ToolsAs",
 ]
 
 Mode = Literal["linear", "tree"]
 Store = Literal["memory"]
 SpecialTokensInContent = Literal["allow", "escape", "reject"]
+StreamMode = Literal["buffered", "real"]
 OnDelete = Literal["answer", "cancel"]
 ToolsAs = Literal["sglang", "given", "function"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -93,6 +95,8 @@ class Settings:
         engine_timeout: seconds until an engine call is given up.
         stream_grace: seconds that a stream waits for the engine before its head is sent; an error that comes sooner
             keeps its status.
+        stream: how a client's stream is fed: ``buffered`` asks the engine for a whole answer, ``real`` for a stream
+            with ids, and passes on what is sampled as it comes; where the engine refuses that, answers are whole.
         keep_alive: seconds between signs of life in a stream that waits for the engine.
         max_body_mb: largest request body, in MiB.
         max_answer_mb: largest body that the engine may answer with, in MiB.
@@ -133,6 +137,7 @@ class Settings:
     engine_timeout: float = 600.0
     stream_grace: float = 0.5
     keep_alive: float = 10.0
+    stream: StreamMode = "buffered"
     max_body_mb: float = 64.0
     max_answer_mb: float = 1024.0
     open_proxy: bool = False
@@ -181,6 +186,7 @@ class Settings:
         _require(self.on_delete in get_args(OnDelete), f"--on-delete must be answer or cancel, got {self.on_delete}")
         _require_between("--engine-timeout", self.engine_timeout, 0.001, _MOST_SECONDS)
         _require_between("--stream-grace", self.stream_grace, 0, _MOST_SECONDS)
+        _require(self.stream in get_args(StreamMode), f"--stream must be buffered or real, got {self.stream}")
         _require_between("--keep-alive", self.keep_alive, 0.01, _MOST_SECONDS)
         _require_between("--max-body-mb", self.max_body_mb, 0.0001, _MOST_MIB)
         _require_between("--max-answer-mb", self.max_answer_mb, 0.0001, _MOST_MIB)

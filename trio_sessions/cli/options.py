@@ -19,6 +19,7 @@ from trio_sessions.config import (
     OnDelete,
     Settings,
     SpecialTokensInContent,
+    StreamMode,
     ToolsAs,
 )
 from trio_sessions.core.history import OnToolsChange, OnTruncated
@@ -276,6 +277,12 @@ SERVE_OPTIONS: Final = (
         replace(kinds.NUMBER, metavar="SECONDS"),
         "Seconds that a stream waits for the engine before its head is sent; an error that comes sooner keeps its "
         "status.",
+    ),
+    _setting(
+        "stream",
+        kinds.choice(get_args(StreamMode)),
+        "How a client's stream is fed: buffered asks the engine for a whole answer, real for a stream with ids, and "
+        "passes on what is sampled as it comes; where the engine refuses that, answers are whole.",
     ),
     _setting(
         "keep_alive",

@@ -6,7 +6,7 @@ Source of the rules: the HTTP contract of the session server (docs/wire.md), "on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -120,6 +120,11 @@ class EngineRequest:
     routed_experts_start: int | None
     messages: Sequence[Mapping[str, Any]]
     input_ids: npt.NDArray[np.int32]
+
+    def streamed(self) -> EngineRequest:
+        """The same, for an answer that comes as a stream, with its usage at the end."""
+        fields = json.decode(self.fields)
+        return replace(self, fields=json.encode({**fields, "stream": True, "stream_options": {"include_usage": True}}))
 
     def encode(self) -> bytes:
         """The JSON body."""

@@ -13,6 +13,7 @@ from trio_sessions.core.samples import AssemblyRules
 from trio_sessions.engine.base import Engine
 from trio_sessions.observe import Metrics
 from trio_sessions.render.base import Renderer
+from trio_sessions.service.ask import EngineAsker
 from trio_sessions.service.hooks import resolve_matcher, resolve_sample_hooks
 from trio_sessions.service.inspect import SessionInspector
 from trio_sessions.service.offload import Offloader
@@ -80,7 +81,7 @@ class Gateway:
         self.proxy = EngineProxy(engine, registry=self.registry, offloader=offloader, open_proxy=settings.open_proxy)
         self.turns = TurnPipeline(
             registry=self.registry,
-            engine=engine,
+            asker=EngineAsker(engine, real_streams=settings.stream == "real", offloader=offloader),
             planner=Planner(
                 renderer=renderer,
                 matcher=None if settings.message_matcher is None else resolve_matcher(settings.message_matcher),

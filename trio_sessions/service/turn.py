@@ -22,8 +22,9 @@ from trio_sessions.core.completion import Completion, extract_completion
 from trio_sessions.core.history import Checkpoint, TurnRecord
 from trio_sessions.core.prefix import assert_pretokenized_prefix
 from trio_sessions.core.request import SentMessages
+from trio_sessions.core.stream import Delta
 from trio_sessions.core.tokens import TokenIds
-from trio_sessions.engine.base import Engine, EngineAnswer, EngineCall, Headers
+from trio_sessions.engine.base import EngineAnswer, Headers
 from trio_sessions.errors import (
     BadEngineAnswer,
     ClientDisconnected,
@@ -35,7 +36,8 @@ from trio_sessions.errors import (
     SessionNotFound,
 )
 from trio_sessions.observe import Metrics, TurnOutcome
-from trio_sessions.service.dialect import Dialect, EventWriter, Exchange
+from trio_sessions.service.ask import EngineAsker
+from trio_sessions.service.dialect import Dialect, EventWriter, Exchange, Waiting
 from trio_sessions.service.failure import engine_failure
 from trio_sessions.service.offload import Offloader
 from trio_sessions.service.plan import Plan, Planner, ReadRequest, TurnRequest
@@ -44,11 +46,10 @@ from trio_sessions.service.replies import STREAM_HEADERS, Reply
 from trio_sessions.service.retries import Answered, Attempt, retry_mark
 from trio_sessions.service.session import Session
 
-__all__ = ["CHAT_PATH", "REMAINING_HEADER", "TurnPipeline", "TurnReply"]
+__all__ = ["REMAINING_HEADER", "TurnPipeline", "TurnReply"]
 
 _T = TypeVar("_T")
 
-CHAT_PATH: Final = "v1/chat/completions"
 REMAINING_HEADER: Final = "x-trio-sessions-remaining-tokens"
 """Header of a reply: how many ids the session's line may still grow by, where there is a limit."""
 
@@ -107,11 +108,11 @@ class _Digest:
 
 
 class TurnPipeline:
-    """Runs turns of sessions against one engine.
+    """Runs turns of sessions.
 
     Args:
         registry: knows which turns run, for shutdown.
-        engine: samples.
+        asker: asks the engine.
         planner: finds out the prompt of a request.
         max_trim_tokens: how many trailing ids of a stored turn a prompt may replace.
         max_seq_len: most ids of a prompt and its answer; None for no limit.
@@ -124,7 +125,7 @@ class TurnPipeline:
         self,
         *,
         registry: SessionRegistry,
-        engine: Engine,
+        asker: EngineAsker,
         planner: Planner,
         max_trim_tokens: int,
         max_seq_len: int | None,
@@ -133,7 +134,7 @@ class TurnPipeline:
         offloader: Offloader,
     ) -> None:
         self._registry = registry
-        self._engine = engine
+        self._asker = asker
         self._planner = planner
         self._max_trim_tokens = max_trim_tokens
         self._max_seq_len = max_seq_len
@@ -262,18 +263,22 @@ class TurnPipeline:
             session.ensure_open()
             plan = await self._planner.plan(session, read, size=size)
         prompt = plan.request.input_ids
-        body = await self._offload_json(plan.request.encode, size=size)
-        # Larger than what the engine is sent can only be the spelling of white space, which is not to be kept.
-        spelled = read.prepared.spelled_messages
-        sent = SentMessages.of(spelled, plan.attachment.request) if 0 < len(spelled) <= len(body) else None
-
         writer = exchange.events() if exchange.stream else None
-        asked = trio.current_time()
-        answer, opened = await self._keep_waiting(
-            turn, writer, self._budget(len(prompt)), partial(self._engine.call, _engine_call(turn, body))
+        budget = self._budget(len(prompt))
+        ask = partial(
+            self._asker.ask,
+            session.id,
+            turn.request,
+            plan.request,
+            pass_on=_passer_on(turn.request.waiting, writer, budget),
+            size=size,
         )
+        began_asking = trio.current_time()
+        asked, opened = await self._keep_waiting(turn, writer, budget, ask)
+        answer, plan = asked.answer, replace(plan, request=asked.request)
         answered = trio.current_time()
-        self._metrics.engine_seconds.observe(answered - asked)
+        engine_seconds = answered - began_asking
+        self._metrics.engine_seconds.observe(engine_seconds)
         if answer.status != 200:
             log.warning("the engine refused the turn", status=answer.status)
             reply = await self._offload_json(
@@ -285,13 +290,17 @@ class TurnPipeline:
             lambda: _digest(answer, hollow, exchange, writer, prompt), size=json.weight(hollow)
         )
 
+        # Larger than what the engine is sent can only be the spelling of white space, which is not to be kept.
+        spelled = read.prepared.spelled_messages
+        sent = SentMessages.of(spelled, plan.attachment.request) if 0 < len(spelled) <= asked.sent_bytes else None
+
         # From here on the turn is decided: a client that goes away now no longer takes it back.
         with trio.CancelScope(shield=True):
             async with session.locked():
                 outcome, committed = self._commit(turn, plan, digest)
                 if committed is not None:
                     session.sent = sent
-        overhead = (trio.current_time() - began) - (answered - asked)
+        overhead = (trio.current_time() - began) - engine_seconds
         self._metrics.overhead_seconds.observe(overhead)
         log.info(
             "turn answered",
@@ -300,7 +309,7 @@ class TurnPipeline:
             sampled_tokens=len(digest.completion.token_ids),
             finish_reason=digest.completion.finish_reason,
             discarded=plan.attachment.discards,
-            engine_seconds=round(answered - asked, 4),
+            engine_seconds=round(engine_seconds, 4),
             overhead_seconds=round(overhead, 4),
         )
         budget = self._budget(len(prompt) + len(digest.completion.token_ids))
@@ -393,15 +402,16 @@ def _shared_fields(plan: Plan) -> bytes:
     return base.record.request_fields if base is not None and base.record.request_fields == fields else fields
 
 
-def _engine_call(turn: _Turn, body: bytes) -> EngineCall:
-    return EngineCall(
-        method=turn.request.method,
-        path=CHAT_PATH,
-        query=turn.request.query,
-        headers=turn.request.headers,
-        body=body,
-        session_id=turn.session.id,
-    )
+def _passer_on(
+    waiting: Waiting | None, writer: EventWriter | None, headers: Headers
+) -> Callable[[Delta], Awaitable[None]] | None:
+    if waiting is None or writer is None:
+        return None
+
+    async def pass_on(delta: Delta) -> None:
+        await waiting.write(writer, headers, writer.delta(delta))
+
+    return pass_on
 
 
 def _reply(exchange: Exchange, writer: EventWriter | None, bare: EngineAnswer) -> Reply:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 from trio_sessions.engine.base import Headers
 from trio_sessions.errors import ClientDisconnected
 from trio_sessions.hosting import client_lost
+from trio_sessions.service.ask import CHAT_PATH
 from trio_sessions.service.dialect import Dialect
 from trio_sessions.service.failure import Failure
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.plan import TurnRequest
 from trio_sessions.service.replies import Reply, json_reply
-from trio_sessions.service.turn import CHAT_PATH
 from trio_sessions.web.callers import caller_of
 from trio_sessions.web.dialects.chat import ChatDialect
 from trio_sessions.web.dialects.messages import MessagesDialect
