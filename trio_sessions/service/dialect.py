@@ -47,36 +47,38 @@ class EventWriter(Protocol):
         """The beginning of the stream, before anything of the answer is known; written at most once."""
 
     def keep_alive(self) -> bytes:
-        """What tells the client that the answer is still on its way; after ``opening``."""
+        """What tells the client that the answer is still on its way; after ``opening`` or a ``delta`` that was some."""
 
     def delta(self, delta: Delta) -> bytes:
-        """A part of the answer, also where nothing was written before."""
+        """A part of the answer, also where nothing was written before; empty where the client is not shown it."""
 
     def finish(self, answer: EngineAnswer) -> bytes:
-        """All that is still missing of ``answer``, whose body is compact JSON without replay payloads, and the end."""
+        """All that is still missing of ``answer``, whose body is compact JSON without replay payloads, and the end.
+
+        Where there were deltas, its reasoning and its content begin with theirs: it is made of them.
+        """
 
     def broken(self, failure: Failure) -> bytes:
-        """The error event that ends the stream instead; after ``opening``."""
+        """The error event that ends the stream instead; after ``opening`` or a ``delta`` that was some."""
 
 
 class Waiting(Protocol):
     """Keeps the client of a stream waiting while the engine works."""
 
-    async def keep(self, writer: EventWriter, headers: Headers) -> None:
-        """Until ``settle``: open the stream after a while, and then show now and again that it is alive.
+    def begin(self, writer: EventWriter, headers: Headers) -> None:
+        """From now on until ``settle``: open the stream after a while, or with the first part of the answer, and then
+        show now and again that it is alive.
 
         Args:
-            writer: of the stream.
+            writer: of the stream; nobody else uses it until ``settle``.
             headers: for the head of the reply, beside those that every stream has.
         """
 
-    async def write(self, writer: EventWriter, headers: Headers, body: bytes) -> None:
-        """Send a part of the answer, with which the stream is opened if it was not yet; from now on it needs no other
-        sign that it is alive.
-        """
+    def offer(self, delta: Delta) -> None:
+        """A part of the answer, which is sent as soon as the client has taken what was sent before."""
 
     def settle(self) -> bool:
-        """Open nothing any more and say nothing more; whether the stream was opened."""
+        """Open nothing any more and write nothing more, what was offered included; whether the stream was opened."""
 
 
 class Exchange(Protocol):

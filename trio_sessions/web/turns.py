@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from trio_sessions.engine.base import Headers
 from trio_sessions.errors import ClientDisconnected
 from trio_sessions.hosting import client_lost
@@ -81,7 +83,19 @@ class TurnRoutes:
         send: ASGISendCallable,
     ) -> None:
         settings = self._gateway.settings
-        stream = EventStream(send, grace=settings.stream_grace, interval=settings.keep_alive)
+        async with trio.open_nursery() as nursery:
+            stream = EventStream(send, nursery, grace=settings.stream_grace, interval=settings.keep_alive)
+            await self._answer(target, dialect, scope, receive, send, stream)
+
+    async def _answer(
+        self,
+        target: SessionTarget,
+        dialect: Dialect,
+        scope: HTTPScope,
+        receive: ASGIReceiveCallable,
+        send: ASGISendCallable,
+        stream: EventStream,
+    ) -> None:
         headers = _headers(scope)
         request = TurnRequest(
             method=scope["method"],
@@ -102,11 +116,13 @@ class TurnRoutes:
         except Exception as error:  # noqa: BLE001
             # Whatever it was, the client gets an answer, as from Quart's error handlers.
             failure = failure_of(error, path=scope["path"])
-            if stream.writer is not None:
+            if stream.settle():
                 await stream.end_with(failure)
             else:
                 await _send(_failed(dialect, failure), send)
             return
+        finally:
+            stream.settle()
         if stream.writer is not None:
             await stream.end(turn.reply.body)
         else:
