@@ -163,6 +163,8 @@ class AnswerAssembler:
         return json.encode({**self._fields, "object": "chat.completion", "choices": [choice]})
 
     def _add_choice(self, choice: dict[str, Any]) -> Delta | None:
+        if choice.get("message") is not None:
+            _invalid("a choice has a message where a delta should be")
         delta = _object(choice.pop("delta", None) or {}, "delta")
         meta = _object(choice.pop("meta_info", None) or {}, "meta_info")
         choice.pop("logprobs", None)
