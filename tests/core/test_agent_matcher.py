@@ -519,7 +519,7 @@ def test_a_part_that_is_no_text_may_get_cache_control():
         LISTED.replace("c1", "c2"),
         LISTED.replace("'f'", "'g'"),
         LISTED.replace("'path'", "b'path'"),
-        LISTED.replace("10", "10+0j"),
+        LISTED.replace("10", "(10+0j)"),
         LISTED.replace("[", "(").replace("]", ",)"),
         f"[{LISTED[1:-1]}, {LISTED[1:-1].replace('c1', 'c2')}]",
         f"{LISTED} ok",
