@@ -21,7 +21,7 @@ import trio
 
 from benchmarks.figures import Row, Table, figure, ratio
 from benchmarks.options import Options
-from trio_sessions.engine.base import Engine, EngineAnswer, EngineCall
+from trio_sessions.engine.base import EngineAnswer, EngineCall
 from trio_sessions.engine.sglang import SGLangEngine
 
 __all__ = ["measure"]
@@ -106,7 +106,7 @@ async def _cpu_ms(client: SGLangEngine | _HttpxEngine, load: Load) -> float:
         return (time.process_time() - began) * 1000 / load.calls
 
 
-async def _run(client: Engine, load: Load, *, calls: int) -> None:
+async def _run(client: SGLangEngine | _HttpxEngine, load: Load, *, calls: int) -> None:
     left = iter(range(calls))
     body = b" " * load.request_bytes
 

@@ -23,7 +23,7 @@ from trio_sessions.core.history import (
     TreeHistory,
     TurnRecord,
 )
-from trio_sessions.core.messages import strict
+from trio_sessions.core.matchers import strict
 from trio_sessions.core.tokens import as_token_ids
 
 __all__ = ["by_length", "by_shape"]

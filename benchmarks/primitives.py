@@ -17,7 +17,7 @@ from benchmarks.options import Options
 from benchmarks.timing import microseconds
 from trio_sessions.core.answer import hollow_answer, split_answer
 from trio_sessions.core.completion import extract_completion
-from trio_sessions.core.messages import MATCHERS, matching_prefix_length
+from trio_sessions.core.matchers import MATCHERS, matching_prefix_length
 from trio_sessions.core.prefix import assert_pretokenized_prefix
 from trio_sessions.core.request import EngineRequest, SentMessages, prepare_chat_request
 from trio_sessions.core.tokens import as_token_ids
@@ -81,8 +81,8 @@ def _cut(size: int) -> tuple[str, str, Callable[[], object]]:
 
 def _match(name: str, size: int) -> tuple[str, str, Callable[[], object]]:
     stored = agent_conversation(size)
-    # As decoded from a body, and for the matcher that cares in another spelling: no text is the same object.
-    respelled = agent_conversation(size, indent=1 if name == "loose_tool_call" else None)
+    # As decoded from a body, and for the matchers that care in another spelling: no text is the same object.
+    respelled = agent_conversation(size, indent=1 if name in ("loose_tool_call", "agent") else None)
     encoded = msgspec.json.encode(respelled)
     replayed: list[dict[str, Any]] = msgspec.json.decode(encoded)
     matcher = MATCHERS[name]

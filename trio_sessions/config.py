@@ -24,15 +24,19 @@ __all__ = [
     "LogFormat",
     "LogLevel",
     "Mode",
+    "OnDelete",
     "Settings",
     "SpecialTokensInContent",
     "Store",
+    "StreamMode",
     "ToolsAs",
 ]
 
 Mode = Literal["linear", "tree"]
 Store = Literal["memory"]
 SpecialTokensInContent = Literal["allow", "escape", "reject"]
+StreamMode = Literal["buffered", "real"]
+OnDelete = Literal["answer", "cancel"]
 ToolsAs = Literal["sglang", "given", "function"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
@@ -70,8 +74,8 @@ class Settings:
         on_tools_change: what becomes of a request whose tools or template kwargs are not those of the turn it extends:
             ``report`` reuses the prefix and declares the change, ``reject`` is a 400, ``branch`` (tree mode) renders
             anew under a new root.
-        message_matcher: name of a built-in matcher or a dotted import path; None takes ``strict`` for chat completions
-            and ``agent`` for the other dialects.
+        message_matcher: name of a built-in matcher (``strict``, ``loose_tool_call``, ``role_content_only``, ``agent``)
+            or a dotted import path; None takes ``strict`` for chat completions and ``agent`` for the other dialects.
         routing_replay: ask the engine for routed experts and keep them.
         indexer_replay: ask the engine for indexer choices and keep them.
         incremental_replay: keep only the routing rows each turn adds; needs ``routing_replay``.
@@ -81,9 +85,18 @@ class Settings:
         lora: adapter the engine applies to every turn.
         instance_id: 32 hex digits that identify this process; None draws one.
         store: where sessions live.
+        max_seq_len: most ids of a prompt and its answer: answers are limited to what is left, and a prompt that leaves
+            nothing is a 400; None for no limit.
+        session_deadline: seconds after which a session takes no more turns and those that run are cancelled; None for
+            never.
+        retry_window: seconds for which a committed answer is given again to a request that says it is a retry.
+        on_delete: what becomes of turns that are at the engine when their session is deleted: ``answer`` answers them
+            and records nothing, ``cancel`` cancels them.
         engine_timeout: seconds until an engine call is given up.
         stream_grace: seconds that a stream waits for the engine before its head is sent; an error that comes sooner
             keeps its status.
+        stream: how a client's stream is fed: ``buffered`` asks the engine for a whole answer, ``real`` for a stream
+            with ids, and passes on what is sampled as it comes; where the engine refuses that, answers are whole.
         keep_alive: seconds between signs of life in a stream that waits for the engine.
         max_body_mb: largest request body, in MiB.
         max_answer_mb: largest body that the engine may answer with, in MiB.
@@ -117,9 +130,14 @@ class Settings:
     lora: str | None = None
     instance_id: str | None = None
     store: Store = "memory"
+    max_seq_len: int | None = None
+    session_deadline: float | None = None
+    retry_window: float = 60.0
+    on_delete: OnDelete = "answer"
     engine_timeout: float = 600.0
     stream_grace: float = 0.5
     keep_alive: float = 10.0
+    stream: StreamMode = "buffered"
     max_body_mb: float = 64.0
     max_answer_mb: float = 1024.0
     open_proxy: bool = False
@@ -158,8 +176,17 @@ class Settings:
             f"--on-tools-change branch needs --mode tree: --mode {self.mode} has one line of turns; "
             "use report or reject",
         )
+        _require(
+            self.max_seq_len is None or self.max_seq_len > 1,
+            f"--max-seq-len must be at least 2, got {self.max_seq_len}",
+        )
+        if self.session_deadline is not None:
+            _require_between("--session-deadline", self.session_deadline, 0.001, _MOST_SECONDS)
+        _require_between("--retry-window", self.retry_window, 0, _MOST_SECONDS)
+        _require(self.on_delete in get_args(OnDelete), f"--on-delete must be answer or cancel, got {self.on_delete}")
         _require_between("--engine-timeout", self.engine_timeout, 0.001, _MOST_SECONDS)
         _require_between("--stream-grace", self.stream_grace, 0, _MOST_SECONDS)
+        _require(self.stream in get_args(StreamMode), f"--stream must be buffered or real, got {self.stream}")
         _require_between("--keep-alive", self.keep_alive, 0.01, _MOST_SECONDS)
         _require_between("--max-body-mb", self.max_body_mb, 0.0001, _MOST_MIB)
         _require_between("--max-answer-mb", self.max_answer_mb, 0.0001, _MOST_MIB)

@@ -14,6 +14,7 @@ __all__ = [
     "BadEngineAnswer",
     "ClientDisconnected",
     "ConfigurationError",
+    "ContextOverflow",
     "EngineUnreachable",
     "InvalidRequest",
     "LibraryMissing",
@@ -27,6 +28,7 @@ __all__ = [
     "SampleAssemblyFailed",
     "ServerDraining",
     "SessionError",
+    "SessionExpired",
     "SessionNotFound",
     "TokenizationFailed",
     "TruncatedGeneration",
@@ -114,6 +116,27 @@ class TruncatedGeneration(InvalidRequest):
     """The turn to extend ended at the length limit, and the launch forbids extending it."""
 
     code: ClassVar[str] = "truncated_generation"
+
+
+class ContextOverflow(InvalidRequest):
+    """The prompt leaves no room for an answer; a shorter conversation may be sent."""
+
+    code: ClassVar[str] = "context_length_exceeded"
+
+    def __init__(self, prompt_tokens: int, most: int) -> None:
+        # Agents look for one phrase or the other before they shorten their history.
+        super().__init__(
+            f"prompt is too long: {prompt_tokens} tokens > {most} maximum; this session's maximum context length is "
+            f"{most} tokens (--max-seq-len), answer included"
+        )
+        self.prompt_tokens = prompt_tokens
+        self.most = most
+
+
+class SessionExpired(InvalidRequest):
+    """The session's deadline has passed: it takes no more turns. What it has can still be read."""
+
+    code: ClassVar[str] = "session_expired"
 
 
 class MatcherFailed(SessionError):

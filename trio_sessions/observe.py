@@ -26,6 +26,7 @@ TurnOutcome = Literal[
     "committed",  # answered and recorded
     "stale",  # answered, not recorded: the session changed meanwhile
     "closed",  # answered, not recorded: the session was deleted meanwhile
+    "repeated",  # a retry, answered with the turn it repeats
     "refused",  # the client's request was wrong
     "engine_error",  # the engine answered an error, nothing usable, or not at all
     "cancelled",  # the client went away, or the server shut down
@@ -72,6 +73,11 @@ class Metrics:
             "trio_sessions_sampled_tokens", "Sampled tokens of committed turns.", registry=self.registry
         )
         self.rollbacks = Counter("trio_sessions_rollbacks", "Checkpoints discarded by retries.", registry=self.registry)
+        self.undelivered = Counter(
+            "trio_sessions_undelivered_turns",
+            "Committed turns whose client went away before it had the answer.",
+            registry=self.registry,
+        )
         self.synthetic_tokens = Counter(
             "trio_sessions_synthetic_tokens",
             "Token ids added to close turns left open.",

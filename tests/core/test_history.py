@@ -23,7 +23,7 @@ from trio_sessions.core.history import (
     flat_path,
     path_of,
 )
-from trio_sessions.core.messages import identical, loose_tool_call, strict
+from trio_sessions.core.matchers import identical, loose_tool_call, strict
 from trio_sessions.core.records import encode_records
 from trio_sessions.core.tokens import as_token_ids
 from trio_sessions.errors import InvalidRequest, MatcherFailed, RollbackRefused

@@ -13,7 +13,7 @@ from tests.core import PATIENT
 from tests.core.test_history import assistant, checkpoint_of, user
 from trio_sessions.core.boundary import BoundaryEvent
 from trio_sessions.core.history import LinearHistory, RenderedWith, SeamPolicy, decide_seam
-from trio_sessions.core.messages import identical, strict
+from trio_sessions.core.matchers import identical, strict
 from trio_sessions.errors import InvalidRequest, RenderingChanged, TruncatedGeneration
 from trio_sessions.testing.strategies import json_values, tool_definitions
 

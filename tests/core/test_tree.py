@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.core import PATIENT, traced_memory
 from tests.core.test_history import assistant, checkpoint_of, user
 from trio_sessions.core.history import MAX_NODES, TreeHistory, path_of
-from trio_sessions.core.messages import role_content_only, strict
+from trio_sessions.core.matchers import role_content_only, strict
 from trio_sessions.errors import MatcherFailed, NodeCapReached
 
 

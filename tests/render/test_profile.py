@@ -50,6 +50,19 @@ def test_a_refused_role_has_its_reason(name, role, reason):
     assert reason in renderer_of(name).profile.refused[role]
 
 
+@pytest.mark.parametrize("name", ["builtin", "qwen3", "drops developer", "glm", "chatml", "llama", "parts"])
+def test_a_developers_instructions_are_never_lost(name):
+    """Agents send them to models of any kind; where the template has no such role they are the system's."""
+    renderer = renderer_of(name)
+    instructions = {"role": "developer", "content": "Be brief."}
+    for method in (renderer.render, renderer.canonical):
+        text = renderer.decode(method([instructions, user("hi"), assistant("ok"), user("more")], tools=None, kwargs={}))
+        as_system = [{**instructions, "role": "system"}, user("hi"), assistant("ok"), user("more")]
+        assert text.count("Be brief.") == 1
+        known = name in ("chatml", "llama", "parts")
+        assert (text == renderer.decode(method(as_system, tools=None, kwargs={}))) is not known
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "string_arguments"),
     [

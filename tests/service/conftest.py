@@ -14,9 +14,9 @@ from trio_sessions.config import Settings
 from trio_sessions.engine.base import Engine
 from trio_sessions.render.base import Renderer
 from trio_sessions.service.gateway import Gateway
+from trio_sessions.service.plan import TurnRequest
 from trio_sessions.service.replies import Reply
 from trio_sessions.service.session import Session
-from trio_sessions.service.turn import TurnRequest
 from trio_sessions.testing.engine import HeldCall, HeldCalls, ScriptedEngine
 from trio_sessions.testing.toy import ToyRenderer
 from trio_sessions.web.dialects.chat import ChatDialect
@@ -53,9 +53,8 @@ class Bench:
         return await self.raw_turn(session, json.dumps({"messages": messages, **fields}).encode())
 
     async def raw_turn(self, session: Session, body: bytes) -> Reply:
-        return await self.gateway.turns.run(
-            session, TurnRequest(method="POST", query="", headers=(), body=body), ChatDialect()
-        )
+        request = TurnRequest(method="POST", query="", headers=(), body=body)
+        return (await self.gateway.turns.run(session, request, ChatDialect())).reply
 
     async def described(self, session: Session) -> bytes:
         """The body of its ``GET``."""

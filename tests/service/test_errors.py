@@ -17,6 +17,7 @@ from trio_sessions.web.errors import STATUS, status_of
 CODES = {
     "AppendRoleNotSupported": ("append_role_not_supported", 400),
     "BadEngineAnswer": ("bad_engine_answer", 502),
+    "ContextOverflow": ("context_length_exceeded", 400),
     "EngineUnreachable": ("engine_unreachable", 502),
     "InvalidRequest": ("invalid_request", 400),
     "MatcherFailed": ("matcher_failed", 500),
@@ -29,6 +30,7 @@ CODES = {
     "SampleAssemblyFailed": ("sample_assembly_failed", 422),
     "ClientDisconnected": ("client_disconnected", 499),
     "ServerDraining": ("server_draining", 503),
+    "SessionExpired": ("session_expired", 400),
     "SessionNotFound": ("session_not_found", 404),
     "TokenizationFailed": ("tokenization_failed", 500),
     "TruncatedGeneration": ("truncated_generation", 409),

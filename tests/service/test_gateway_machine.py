@@ -23,9 +23,9 @@ from trio_sessions.core.records import encode_records
 from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.errors import BadEngineAnswer, EngineUnreachable, SessionNotFound
 from trio_sessions.service.gateway import Gateway
+from trio_sessions.service.plan import TurnRequest
 from trio_sessions.service.replies import Reply
 from trio_sessions.service.session import Session
-from trio_sessions.service.turn import TurnRequest
 from trio_sessions.testing.engine import HeldCall, HeldCalls, ScriptedEngine, chat_answer
 from trio_sessions.testing.machine import DrivenTask, TrioDriver
 from trio_sessions.testing.toy import TOY_END, ToyRenderer
@@ -377,9 +377,10 @@ class GatewayMachine(RuleBasedStateMachine):
 
     async def _client(self, session: Session, body: bytes, patience: float | None) -> Reply | None:
         with trio.move_on_after(float("inf") if patience is None else patience):
-            return await self.gateway.turns.run(
+            turn = await self.gateway.turns.run(
                 session, TurnRequest(method="POST", query="", headers=(), body=body), ChatDialect()
             )
+            return turn.reply
         return None
 
     def _start(self, model: ModelSession, session: Session, messages: list[Any], options: dict[str, Any]) -> Flight:

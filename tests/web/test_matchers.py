@@ -106,6 +106,22 @@ async def test_role_content_only(serve: Serve, sampled: Any, replayed: Any, same
     assert await extends(serve, "role_content_only", sampled, replayed) is same
 
 
+@pytest.mark.parametrize(
+    ("sampled", "replayed", "same"),
+    [
+        (assistant("a", reasoning_content="r"), assistant("a"), True),
+        (assistant("a", reasoning_content="r"), assistant("<think>\nr\n</think>\n\na"), True),
+        (assistant("a", reasoning_content="r"), assistant("a", reasoning_content="s"), False),
+        (assistant("a"), assistant([{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]), True),
+        (calling('{"n":12345678901234567890}'), calling('{"n": 12345678901234567000}', status="completed"), True),
+        (calling('{"n":1}'), calling('{"n":true}'), False),
+        (calling("{}"), assistant(""), False),
+    ],
+)
+async def test_agent(serve: Serve, sampled: Any, replayed: Any, same: bool) -> None:
+    assert await extends(serve, "agent", sampled, replayed) is same
+
+
 @pytest.mark.parametrize(("replayed", "same"), [("HELLO", True), ("hello!", False)])
 async def test_a_dotted_path(serve: Serve, replayed: str, same: bool) -> None:
     assert await extends(serve, f"{HERE}.ignoring_case", assistant("hello"), assistant(replayed)) is same

@@ -12,7 +12,16 @@ from typing import Any, Final, get_args
 
 from trio_sessions.cli import kinds
 from trio_sessions.cli.kinds import Kind
-from trio_sessions.config import BUILTIN_TOKENIZER, LogFormat, LogLevel, Settings, SpecialTokensInContent, ToolsAs
+from trio_sessions.config import (
+    BUILTIN_TOKENIZER,
+    LogFormat,
+    LogLevel,
+    OnDelete,
+    Settings,
+    SpecialTokensInContent,
+    StreamMode,
+    ToolsAs,
+)
 from trio_sessions.core.history import OnToolsChange, OnTruncated
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.export import FORMATS
@@ -204,7 +213,7 @@ SERVE_OPTIONS: Final = (
         "message_matcher",
         kinds.text("NAME_OR_PATH"),
         "Decides whether a replayed message equals the stored one: strict, loose_tool_call, role_content_only, "
-        "or the dotted path of a function.",
+        "agent (what agents are known to make of a message), or the dotted path of a function.",
         unset="what each dialect's clients need: strict for chat completions, agent for the others",
     ),
     _setting("routing_replay", kinds.FLAG, "Ask the engine for routed experts and keep them."),
@@ -218,8 +227,8 @@ SERVE_OPTIONS: Final = (
     _setting(
         "sample_picker",
         kinds.text("NAME_OR_PATH"),
-        "Chooses the leaves of a tree session that are trained: drop_retries, keep_all, longest, active_only, or the "
-        "dotted path of a function.",
+        "Chooses the leaves of a tree session that are trained: drop_retries, keep_all, longest, active_only, "
+        "by_agent, or the dotted path of a function.",
     ),
     _setting(
         "sample_postprocessor",
@@ -235,6 +244,30 @@ SERVE_OPTIONS: Final = (
     ),
     _setting("store", kinds.text("memory"), "Where sessions live."),
     _setting(
+        "max_seq_len",
+        kinds.INTEGER,
+        "Most ids of a prompt and its answer: answers are limited to what is left, and a prompt that leaves nothing is "
+        "a 400.",
+        unset="no limit",
+    ),
+    _setting(
+        "session_deadline",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds after which a session takes no more turns and those that run are cancelled.",
+        unset="never",
+    ),
+    _setting(
+        "retry_window",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds for which a committed answer is given again to a request that says it is a retry.",
+    ),
+    _setting(
+        "on_delete",
+        kinds.choice(get_args(OnDelete)),
+        "Turns that are at the engine when their session is deleted: answer answers them and records nothing, cancel "
+        "cancels them.",
+    ),
+    _setting(
         "engine_timeout",
         replace(kinds.NUMBER, metavar="SECONDS"),
         "Seconds until a call to the engine is given up.",
@@ -244,6 +277,12 @@ SERVE_OPTIONS: Final = (
         replace(kinds.NUMBER, metavar="SECONDS"),
         "Seconds that a stream waits for the engine before its head is sent; an error that comes sooner keeps its "
         "status.",
+    ),
+    _setting(
+        "stream",
+        kinds.choice(get_args(StreamMode)),
+        "How a client's stream is fed: buffered asks the engine for a whole answer, real for a stream with ids, and "
+        "passes on what is sampled as it comes; where the engine refuses that, answers are whole.",
     ),
     _setting(
         "keep_alive",

@@ -6,7 +6,7 @@ Source of the rules: the HTTP contract of the session server (docs/wire.md), "on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from trio_sessions.core import json
 from trio_sessions.core.token_text import encode_token_ids
-from trio_sessions.errors import InvalidRequest
+from trio_sessions.errors import ContextOverflow, InvalidRequest
 
 __all__ = [
     "ChatBody",
@@ -37,6 +37,8 @@ _OWNED_BY_US: Final = (
     "logprob_start_len",
     "routed_experts_start_len",
 )
+
+_ANSWER_LIMITS: Final = ("max_tokens", "max_completion_tokens")
 
 _spelled_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -119,6 +121,11 @@ class EngineRequest:
     messages: Sequence[Mapping[str, Any]]
     input_ids: npt.NDArray[np.int32]
 
+    def streamed(self) -> EngineRequest:
+        """The same, for an answer that comes as a stream, with its usage at the end."""
+        fields = json.decode(self.fields)
+        return replace(self, fields=json.encode({**fields, "stream": True, "stream_options": {"include_usage": True}}))
+
     def encode(self) -> bytes:
         """The JSON body."""
         return encode_engine_request(
@@ -167,7 +174,12 @@ class PreparedRequest:
     incremental_replay: bool = False
 
     def engine_request(
-        self, input_ids: npt.NDArray[np.int32], *, template_kwargs: Mapping[str, Any], stored_tokens: int
+        self,
+        input_ids: npt.NDArray[np.int32],
+        *,
+        template_kwargs: Mapping[str, Any],
+        stored_tokens: int,
+        max_seq_len: int | None = None,
     ) -> EngineRequest:
         """The request with its exact prompt.
 
@@ -175,8 +187,16 @@ class PreparedRequest:
             input_ids: the prompt, int32, shape (n,).
             template_kwargs: the effective kwargs that the prompt was rendered with; left out when empty.
             stored_tokens: how many leading ids of the prompt belong to the checkpoint it extends.
+            max_seq_len: most ids of the prompt and its answer; what the client asks for is cut to what is left.
+
+        Raises:
+            ContextOverflow: nothing is left.
         """
         fields = dict(self.fields)
+        if max_seq_len is not None:
+            if len(input_ids) >= max_seq_len:
+                raise ContextOverflow(len(input_ids), max_seq_len)
+            _limit_answer(fields, max_seq_len - len(input_ids))
         if template_kwargs:
             fields["chat_template_kwargs"] = dict(template_kwargs)
         return EngineRequest(
@@ -291,6 +311,17 @@ def _read_rest(body: bytes, sent: SentMessages) -> ChatBody | None:
 def _decode_member(value: bytes | msgspec.Raw) -> Any:
     # In brackets, so that the limit on nesting is the same as inside the body.
     return json.decode(b"[%b]" % bytes(value))[0]
+
+
+def _limit_answer(fields: dict[str, Any], room: int) -> None:
+    """Have the engine sample at most ``room`` ids, whichever of the two names the client uses."""
+    asked = [name for name in _ANSWER_LIMITS if fields.get(name) is not None]
+    for name in asked:
+        # What is no number is for the engine to refuse.
+        if isinstance(fields[name], int | float) and fields[name] > room:
+            fields[name] = room
+    if not asked:
+        fields[_ANSWER_LIMITS[0]] = room
 
 
 def _messages(value: Any) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,4 +49,12 @@ class Engine(Protocol):
 
         Raises:
             EngineUnreachable: no connection, no answer in time, or an answer that was cut off.
+        """
+
+    async def stream(self, request: EngineCall, take: Callable[[bytes], Awaitable[None]]) -> EngineAnswer:
+        """The engine's answer, the body of a 200 handed to ``take`` piece by piece as it comes and then left out.
+
+        Raises:
+            EngineUnreachable: as ``call``.
+            Exception: what ``take`` raised; the rest of the answer is given up.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Final, Self
 
@@ -64,15 +65,22 @@ class SGLangEngine:
 
     async def call(self, request: EngineCall) -> EngineAnswer:
         """See ``Engine.call``."""
+        return await self._in_time(request, None)
+
+    async def stream(self, request: EngineCall, take: Callable[[bytes], Awaitable[None]]) -> EngineAnswer:
+        """See ``Engine.stream``."""
+        return await self._in_time(request, take)
+
+    async def _in_time(self, request: EngineCall, take: Callable[[bytes], Awaitable[None]] | None) -> EngineAnswer:
         with trio.move_on_after(self.timeout):
-            return await self._send(request)
+            return await self._send(request, take)
         raise EngineUnreachable("ReadTimeout", f"the engine did not answer within {self.timeout:g} s")
 
     def _target(self, request: EngineCall) -> bytes:
         query = f"?{request.query}" if request.query else ""
         return f"{self._base_path}/{request.path}{query}".encode("latin-1")
 
-    async def _send(self, request: EngineCall) -> EngineAnswer:
+    async def _send(self, request: EngineCall, take: Callable[[bytes], Awaitable[None]] | None) -> EngineAnswer:
         try:
             response = await self._transport.handle_async_request(
                 httpx.Request(
@@ -84,7 +92,10 @@ class SGLangEngine:
                     extensions={"target": self._target(request), "timeout": self._timeouts},
                 )
             )
-            body = await self._read(response)
+            if take is not None and response.status_code == 200:
+                body = await self._hand_on(response, take)
+            else:
+                body = await self._read(response)
         except AnswerTooLarge as error:
             text = f"{error}; raise --max-answer-mb"
             raise EngineUnreachable(type(error).__name__, text) from error
@@ -102,6 +113,18 @@ class SGLangEngine:
         pieces = [piece async for piece in response.stream]
         encoding = response.headers.get("content-encoding")
         return b"".join(pieces) if encoding is None else self._decode(encoding, pieces)
+
+    async def _hand_on(self, response: httpx.Response, take: Callable[[bytes], Awaitable[None]]) -> bytes:
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        if response.headers.get("content-encoding") is not None:
+            raise httpx.DecodingError("a stream that is compressed although that was not asked for")
+        try:
+            async for piece in response.stream:
+                await take(piece)
+        finally:
+            # Of a stream that was read to its end this changes nothing.
+            await response.stream.aclose()
+        return b""
 
     def _decode(self, encoding: str, pieces: list[bytes]) -> bytes:
         # A little that was sent can be very much when it is decoded.

@@ -10,6 +10,8 @@ from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 
+from trio_sessions.hosting.fate import STATE_KEY, ConnectionFate
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -86,8 +88,8 @@ class Connection(TCPServer):
     def __init__(
         self, app: AppWrapper, config: Config, context: WorkerContext, state: ConnectionState, stream: trio.SocketStream
     ) -> None:
-        super().__init__(app, config, context, cast("Any", state), cast("Any", stream))
-        self._gone = False
+        self._fate = ConnectionFate()
+        super().__init__(app, config, context, cast("Any", {**state, STATE_KEY: self._fate}), cast("Any", stream))
         self._head_due = False
         self._head = b""
         self._idle_timer = _IdleTimer(config.keep_alive_timeout, cast("EventWrapper", context.terminated))
@@ -103,7 +105,7 @@ class Connection(TCPServer):
                 break
             await self.protocol.handle(RawData(data))
         await self.protocol.handle(Closed())
-        self._gone = True
+        self._fate.lost = True
         self._idle_timer.end()
 
     async def protocol_send(self, event: Event) -> None:
@@ -123,7 +125,7 @@ class Connection(TCPServer):
         if isinstance(event, Updated):
             # A request has come, and of HTTP/1 the first thing that is sent for it is the head of its answer.
             self._head_due = not event.idle and isinstance(self.protocol.protocol, H11Protocol)
-        if not (self._gone and isinstance(event, Updated)):
+        if not (self._fate.lost and isinstance(event, Updated)):
             await super().protocol_send(event)
 
     async def _send(self, data: bytes) -> None:
@@ -136,6 +138,7 @@ class Connection(TCPServer):
             with trio.CancelScope(shield=True):
                 await self.stream.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._fate.lost = True
             await self.protocol.handle(Closed())
         finally:
             self.send_lock.release()

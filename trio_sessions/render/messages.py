@@ -25,11 +25,14 @@ class MessageForm:
         content: whether content reaches it as a string or as a list of text parts.
         string_arguments: whether the template can also render arguments that are a string. If not, text that is not
             a JSON object is wrapped in one.
+        developer: whether the template writes messages of the role ``developer``. If not, they are rendered as
+            ``system`` messages: to lose an agent's instructions without a word would be worse.
     """
 
     arguments: ArgumentForm = "object"
     content: ContentForm = "string"
     string_arguments: bool = True
+    developer: bool = True
 
 
 def normalize_messages(messages: Sequence[Message], form: MessageForm, *, first_index: int = 0) -> list[dict[str, Any]]:
@@ -56,6 +59,8 @@ def text_weight(messages: Iterable[Message]) -> int:
 
 def _message(message: Message, form: MessageForm, where: str) -> dict[str, Any]:
     out = dict(message)
+    if out.get("role") == "developer" and not form.developer:
+        out["role"] = "system"
     out["content"] = _content(out.get("content"), form.content, where)
     calls = out.pop("tool_calls", None)
     if calls:

@@ -193,6 +193,10 @@ class _Probe:
             return as_string
         return replace(as_object, string_arguments=SENTINEL in from_string)
 
+    def _writes_developer(self) -> bool:
+        instructions = {"role": "developer", "content": SENTINEL}
+        return self._stage.renders([instructions, user_message()], tools=None)
+
     def _written_call(self, form: MessageForm) -> str:
         """A call as the template writes it; empty where it refuses it."""
         call = [user_message(), assistant_message("", calls=[tool_call(SENTINEL)])]
@@ -413,7 +417,7 @@ class _Probe:
             opening = set()
         stops = {*self._codec.eos_ids, *openers, *closes, *ends}
         return TemplateProfile(
-            form=self._stage.form,
+            form=replace(self._stage.form, developer=self._writes_developer()),
             tools=self._tools_form,
             suffix_reads_tools=self._suffix_reads_tools or any(role.reach for role in roles.values()),
             roles={name: _with_opening(role, openers) for name, role in roles.items()},

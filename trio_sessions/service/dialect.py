@@ -13,6 +13,7 @@ from typing import Protocol
 
 from trio_sessions.core.history import Checkpoint
 from trio_sessions.core.request import ChatBody, SentMessages
+from trio_sessions.core.stream import Delta
 from trio_sessions.engine.base import EngineAnswer, Headers
 from trio_sessions.service.failure import Failure
 from trio_sessions.service.replies import Reply
@@ -48,6 +49,9 @@ class EventWriter(Protocol):
     def keep_alive(self) -> bytes:
         """What tells the client that the answer is still on its way; after ``opening``."""
 
+    def delta(self, delta: Delta) -> bytes:
+        """A part of the answer, also where nothing was written before."""
+
     def finish(self, answer: EngineAnswer) -> bytes:
         """All that is still missing of ``answer``, whose body is compact JSON without replay payloads, and the end."""
 
@@ -64,6 +68,11 @@ class Waiting(Protocol):
         Args:
             writer: of the stream.
             headers: for the head of the reply, beside those that every stream has.
+        """
+
+    async def write(self, writer: EventWriter, headers: Headers, body: bytes) -> None:
+        """Send a part of the answer, with which the stream is opened if it was not yet; from now on it needs no other
+        sign that it is alive.
         """
 
     def settle(self) -> bool:
@@ -92,6 +101,9 @@ class Exchange(Protocol):
     @property
     def dropped(self) -> Sequence[str]:
         """What of the request cannot be honoured and was left out, a short text each; never what a message says."""
+
+    def under(self, response_id: str | None) -> Exchange:
+        """The same with the response id of an attempt that it repeats."""
 
     def answered(self, answer: EngineAnswer) -> Reply:
         """The whole reply, not streamed; the answer's body is compact JSON without replay payloads."""

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from trio_sessions.core import json
 from trio_sessions.engine.base import EngineAnswer
+from trio_sessions.errors import ContextOverflow
 
 __all__ = ["CONTEXT_OVERFLOW", "Failure", "engine_failure"]
 
-CONTEXT_OVERFLOW: Final = "context_length_exceeded"
+CONTEXT_OVERFLOW: Final = ContextOverflow.code
 """The ``code`` of a prompt that does not fit; agents compact their history when they read it."""
 
 # How engines say that a prompt does not fit; see ``engine_failure``.

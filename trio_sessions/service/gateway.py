@@ -13,9 +13,11 @@ from trio_sessions.core.samples import AssemblyRules
 from trio_sessions.engine.base import Engine
 from trio_sessions.observe import Metrics
 from trio_sessions.render.base import Renderer
+from trio_sessions.service.ask import EngineAsker
 from trio_sessions.service.hooks import resolve_matcher, resolve_sample_hooks
 from trio_sessions.service.inspect import SessionInspector
 from trio_sessions.service.offload import Offloader
+from trio_sessions.service.plan import Planner
 from trio_sessions.service.proxy import EngineProxy
 from trio_sessions.service.registry import SessionRegistry
 from trio_sessions.service.samples import SampleCollector
@@ -55,7 +57,13 @@ class Gateway:
         self.metrics = Metrics()
         tree = settings.mode == "tree"
         self.registry = SessionRegistry(
-            new_history=TreeHistory if tree else LinearHistory, new_id=new_id, now=now, metrics=self.metrics
+            new_history=TreeHistory if tree else LinearHistory,
+            new_id=new_id,
+            now=now,
+            metrics=self.metrics,
+            lifetime=settings.session_deadline,
+            retry_window=settings.retry_window,
+            cancel_on_delete=settings.on_delete == "cancel",
         )
         self.inspector = SessionInspector(tree=tree, renderer=renderer, metrics=self.metrics, offloader=offloader)
         self.samples = SampleCollector(
@@ -73,13 +81,20 @@ class Gateway:
         self.proxy = EngineProxy(engine, registry=self.registry, offloader=offloader, open_proxy=settings.open_proxy)
         self.turns = TurnPipeline(
             registry=self.registry,
-            engine=engine,
-            renderer=renderer,
-            matcher=None if settings.message_matcher is None else resolve_matcher(settings.message_matcher),
-            policy=settings.request_policy,
-            seams=settings.seam_policy,
+            asker=EngineAsker(engine, real_streams=settings.stream == "real", offloader=offloader),
+            planner=Planner(
+                renderer=renderer,
+                matcher=None if settings.message_matcher is None else resolve_matcher(settings.message_matcher),
+                policy=settings.request_policy,
+                seams=settings.seam_policy,
+                max_seq_len=settings.max_seq_len,
+                new_id=new_id,
+                clock=clock,
+                offloader=offloader,
+            ),
+            max_trim_tokens=renderer.max_trim_tokens,
+            max_seq_len=settings.max_seq_len,
             metrics=self.metrics,
             clock=clock,
-            new_id=new_id,
             offloader=offloader,
         )

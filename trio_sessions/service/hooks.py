@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from trio_sessions.core.messages import MATCHERS, Matcher
+from trio_sessions.core.matchers import MATCHERS, Matcher
 from trio_sessions.core.samples import PICKERS, POSTPROCESSORS, SampleHooks
 from trio_sessions.errors import ConfigurationError, MatcherFailed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Container, Iterator, Sequence
 from typing import Any, Final
 
 import structlog
@@ -11,7 +11,7 @@ from trio_sessions.core import json
 from trio_sessions.core.compare import Mismatch
 from trio_sessions.core.history import Checkpoint, path_of
 from trio_sessions.core.records import encode_records
-from trio_sessions.core.samples import Forest, tree_metadata
+from trio_sessions.core.samples import UNDELIVERED, Forest, tree_metadata
 from trio_sessions.errors import InvalidRequest, TokenizationFailed
 from trio_sessions.observe import Metrics
 from trio_sessions.render.base import Renderer
@@ -46,19 +46,30 @@ class SessionInspector:
     async def describe(self, session: Session) -> AsyncIterator[bytes]:
         """The body of ``GET /sessions/{id}`` as the session is now, in pieces; no error comes once there are any."""
         active = session.history.active
-        forest = Forest.of(tuple(session.history.nodes), active) if self._tree else None
+        undelivered = session.undelivered()
+        nodes = tuple(session.history.nodes)
+        forest = Forest.of(nodes, active, undelivered=undelivered) if self._tree else None
         # Comparing renders the whole conversation, so only an empty session is described on the event loop.
         size = 0 if active is None else LONG_BYTES
-        metadata = await self._offload(lambda: json.encode(self.metadata(session, active, forest)), size=size)
+        metadata = await self._offload(
+            lambda: json.encode(self.metadata(session, active, forest, undelivered)), size=size
+        )
         return self._pieces(_body(session.id, path_of(active), metadata), size=size)
 
-    def metadata(self, session: Session, active: Checkpoint | None, forest: Forest | None) -> dict[str, Any]:
+    def metadata(
+        self,
+        session: Session,
+        active: Checkpoint | None,
+        forest: Forest | None,
+        undelivered: Container[Checkpoint],
+    ) -> dict[str, Any]:
         """The metadata of the path to ``active``, JSON-like; in a thread where there is one.
 
         Args:
             session: the session.
             active: the end of its active path, or None.
             forest: all of its turns; their structure is shown where sessions branch.
+            undelivered: those whose answer no client received.
         """
         metadata: dict[str, Any] = {}
         mismatches = None if active is None else self.mismatches(session, active)
@@ -71,6 +82,8 @@ class SessionInspector:
             {"turn": turn, **event.to_json()} for turn, checkpoint in enumerate(path) for event in checkpoint.events
         ]:
             metadata["boundary_events"] = events
+        if lost := [turn for turn, checkpoint in enumerate(path) if checkpoint in undelivered]:
+            metadata[UNDELIVERED] = lost
         if self._tree and forest is not None:
             metadata["tree"] = tree_metadata(forest)
         return metadata

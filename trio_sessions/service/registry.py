@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,9 @@ class SessionRegistry:
         new_id: draws a session id, 32 lowercase hex digits.
         now: wall clock, local time.
         metrics: where open sessions and running turns are shown.
+        lifetime: seconds for which a session takes turns; None for as long as it exists.
+        cancel_on_delete: whether deleting a session cancels its turns at the engine.
+        retry_window: seconds for which an answer is given again to a request that says it is a retry.
     """
 
     def __init__(
@@ -34,11 +38,17 @@ class SessionRegistry:
         new_id: Callable[[], str],
         now: Callable[[], datetime],
         metrics: Metrics,
+        lifetime: float | None = None,
+        cancel_on_delete: bool = False,
+        retry_window: float = 0.0,
     ) -> None:
         self._new_history = new_history
         self._new_id = new_id
         self._now = now
         self._metrics = metrics
+        self._lifetime = lifetime
+        self._cancel_on_delete = cancel_on_delete
+        self._retry_window = retry_window
         self._sessions: dict[str, Session] = {}
         # Deleted sessions may still have turns at the engine, so running turns are counted apart.
         self._running: Counter[Session] = Counter()
@@ -58,7 +68,14 @@ class SessionRegistry:
         """
         if self._draining:
             raise ServerDraining("the server is shutting down and takes no more sessions")
-        session = Session(self._new_id(), self._new_history(), created=self._now())
+        expires = math.inf if self._lifetime is None else trio.current_time() + self._lifetime
+        session = Session(
+            self._new_id(),
+            self._new_history(),
+            created=self._now(),
+            expires=expires,
+            retry_window=self._retry_window,
+        )
         self._sessions[session.id] = session
         self._metrics.sessions_open.set(len(self._sessions))
         return session
@@ -75,12 +92,15 @@ class SessionRegistry:
             raise SessionNotFound(session_id) from None
 
     def delete(self, session_id: str) -> None:
-        """Close a session and forget it; its running turns are not waited for.
+        """Close a session and forget it; its running turns are not waited for, and cancelled if that is wanted.
 
         Raises:
             SessionNotFound: there is none, or it was deleted before.
         """
-        self.get(session_id).close()
+        session = self.get(session_id)
+        session.close()
+        if self._cancel_on_delete:
+            session.cancel_requests(lambda: SessionNotFound(session_id))
         del self._sessions[session_id]
         self._metrics.sessions_open.set(len(self._sessions))
 
@@ -111,6 +131,7 @@ class SessionRegistry:
         with trio.move_on_after(grace):
             await self._idle.wait()
             return
+        because = "the server is shutting down: the request was cancelled and nothing was recorded"
         for session in list(self._running):
-            session.cancel_requests()
+            session.cancel_requests(lambda: ServerDraining(because))
         await self._idle.wait()

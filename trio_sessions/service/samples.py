@@ -106,7 +106,8 @@ class SampleCollector:
             SampleAssemblyFailed: the session's turns do not make samples; nothing is changed.
         """
         request = SamplesRequest.from_body(body)
-        forest = Forest.of(tuple(session.history.nodes), session.history.active)
+        nodes = tuple(session.history.nodes)
+        forest = Forest.of(nodes, session.history.active, undelivered=session.undelivered())
         # Nothing names an answer without an id.
         known = Counter(node.response_id for node in forest.nodes if node.response_id)
         for response_id in request.rewards:
@@ -122,9 +123,11 @@ class SampleCollector:
 
     def _payload(self, session: Session, forest: Forest, request: SamplesRequest) -> Sequence[Piece]:
         active = None if forest.active is None else forest.nodes[forest.active].checkpoint
-        metadata = self._inspector.metadata(session, active, forest)
+        metadata = self._inspector.metadata(session, active, forest, forest.undelivered)
         if not self._tree:
-            line = collect_line(path_of(active), self._rules, max_seq_len=request.max_seq_len)
+            line = collect_line(
+                path_of(active), self._rules, max_seq_len=request.max_seq_len, undelivered=forest.undelivered
+            )
             return encode_samples_in_pieces(line.samples, metadata, line.empty_reason)
         if request.agent is not None:
             metadata["agent"] = dict(request.agent)

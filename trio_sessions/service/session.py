@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,7 +13,8 @@ import trio
 
 from trio_sessions.core.history import Checkpoint, History
 from trio_sessions.core.request import SentMessages
-from trio_sessions.errors import ClientDisconnected, ServerDraining, SessionNotFound
+from trio_sessions.errors import ClientDisconnected, SessionError, SessionExpired, SessionNotFound
+from trio_sessions.service.retries import Attempts
 
 __all__ = ["Session", "WaitsForDisconnect"]
 
@@ -26,21 +28,36 @@ class Session:
         id: 32 lowercase hex digits.
         created: local time; a template that reads the clock is told this on every turn, so that midnight changes no
             prompt.
+        expires: trio's time from which on no turn is taken.
         history: changed only while ``lock`` is held.
         lock: held to prepare and to commit a turn, never during an engine call.
+        attempts: what of its requests may be retried.
         sent: the messages of the request that committed last, or None; what a request repeats of them is known.
     """
 
-    def __init__(self, session_id: str, history: History, *, created: datetime) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        history: History,
+        *,
+        created: datetime,
+        expires: float = math.inf,
+        retry_window: float = 0.0,
+    ) -> None:
         self.id = session_id
         self.created = created
+        self.expires = expires
         self.history = history
         self.lock = trio.Lock()
+        self.attempts = Attempts(window=retry_window)
         self.sent: SentMessages | None = None
         # Reading twice must not count twice. Threads compare.
         self._compared: WeakSet[Checkpoint] = WeakSet()
         self._compared_lock = threading.Lock()
+        self._undelivered: WeakSet[Checkpoint] = WeakSet()
+        self._delivered_again: WeakSet[Checkpoint] = WeakSet()
         self._closed = False
+        self._cancelled_because: Callable[[], SessionError] | None = None
         self._scopes: set[trio.CancelScope] = set()
         self._turns_started = 0
 
@@ -54,9 +71,19 @@ class Session:
         self._closed = True
 
     def ensure_open(self) -> None:
-        """Raises: SessionNotFound: the session was deleted."""
+        """Whether it takes turns.
+
+        Raises:
+            SessionNotFound: the session was deleted.
+            SessionExpired: its deadline has passed.
+        """
         if self._closed:
             raise SessionNotFound(self.id)
+        if trio.current_time() >= self.expires:
+            raise SessionExpired(
+                f"session deadline passed: session_id={self.id}; it takes no more turns, and what it has can still be "
+                "read (see --session-deadline)"
+            )
 
     def mark_compared(self, checkpoint: Checkpoint) -> bool:
         """Whether ``checkpoint`` is compared with its canonical rendering for the first time. Thread-safe."""
@@ -71,13 +98,28 @@ class Session:
         nodes = self.history.nodes
         return next((node for node in reversed(nodes) if node.response_id == response_id), None)
 
+    def mark_undelivered(self, checkpoint: Checkpoint) -> bool:
+        """A client of a committed turn did not receive its answer; whether that is news, and no other client did."""
+        news = checkpoint not in self._undelivered and checkpoint not in self._delivered_again
+        self._undelivered.add(checkpoint)
+        return news
+
+    def mark_delivered(self, checkpoint: Checkpoint) -> None:
+        """A client that repeated the request of a committed turn received its answer."""
+        self._delivered_again.add(checkpoint)
+
+    def undelivered(self) -> frozenset[Checkpoint]:
+        """The turns that are recorded and whose answer no client received. Event loop only."""
+        return frozenset(self._undelivered) - frozenset(self._delivered_again)
+
     def next_turn_number(self) -> int:
         """Numbers turns from 1 in the order they arrived, for logs."""
         self._turns_started += 1
         return self._turns_started
 
-    def cancel_requests(self) -> None:
-        """Cancel every running request because the server stops."""
+    def cancel_requests(self, because: Callable[[], SessionError]) -> None:
+        """Cancel every running request, each of which then fails with an error that ``because`` makes."""
+        self._cancelled_because = because
         for scope in self._scopes:
             scope.cancel()
 
@@ -106,8 +148,9 @@ class Session:
                 cancelling it.
 
         Raises:
-            ServerDraining: ``cancel_requests`` ended the request.
-            ClientDisconnected: ``gone`` did.
+            ClientDisconnected: ``gone`` ended the request.
+            SessionExpired: the deadline passed before it was done.
+            SessionError: ``cancel_requests`` ended it, with this error.
         """
         failure: Exception | None = None
         disconnected = completed = False
@@ -120,6 +163,7 @@ class Session:
 
         async with trio.open_nursery() as nursery:
             self._scopes.add(nursery.cancel_scope)
+            nursery.cancel_scope.deadline = self.expires
             if gone is not None:
                 nursery.start_soon(end_when_gone, gone, nursery.cancel_scope)
             try:
@@ -136,4 +180,7 @@ class Session:
         if disconnected and not completed:
             raise ClientDisconnected("the client went away: the request was cancelled and nothing was recorded")
         if not completed:
-            raise ServerDraining("the server is shutting down: the request was cancelled and nothing was recorded")
+            if self._cancelled_because is not None:
+                raise self._cancelled_because()
+            # The only other reason is the deadline.
+            self.ensure_open()

@@ -6,11 +6,10 @@ Whatever can fail is done before the first thing is changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,18 +18,17 @@ import trio
 
 from trio_sessions.core import json
 from trio_sessions.core.answer import hollow_answer, split_answer
-from trio_sessions.core.boundary import BoundaryEvent
 from trio_sessions.core.completion import Completion, extract_completion
-from trio_sessions.core.history import Attachment, Checkpoint, RenderedWith, Seam, SeamPolicy, TurnRecord, decide_seam
-from trio_sessions.core.messages import MATCHERS, Matcher
+from trio_sessions.core.history import Checkpoint, TurnRecord
 from trio_sessions.core.prefix import assert_pretokenized_prefix
-from trio_sessions.core.request import EngineRequest, PreparedRequest, RequestPolicy, SentMessages, prepare_request
+from trio_sessions.core.request import SentMessages
+from trio_sessions.core.stream import Delta
 from trio_sessions.core.tokens import TokenIds
-from trio_sessions.engine.base import Engine, EngineAnswer, EngineCall, Headers
+from trio_sessions.engine.base import EngineAnswer, Headers
 from trio_sessions.errors import (
-    AppendRoleNotSupported,
     BadEngineAnswer,
     ClientDisconnected,
+    ContextOverflow,
     EngineUnreachable,
     InvalidRequest,
     ServerDraining,
@@ -38,17 +36,23 @@ from trio_sessions.errors import (
     SessionNotFound,
 )
 from trio_sessions.observe import Metrics, TurnOutcome
-from trio_sessions.render.base import Extension, Renderer
-from trio_sessions.service.dialect import Dialect, EventWriter, Exchange, Reading, Waiting
+from trio_sessions.service.ask import EngineAsker
+from trio_sessions.service.dialect import Dialect, EventWriter, Exchange, Waiting
 from trio_sessions.service.failure import engine_failure
 from trio_sessions.service.offload import Offloader
+from trio_sessions.service.plan import Plan, Planner, ReadRequest, TurnRequest
 from trio_sessions.service.registry import SessionRegistry
 from trio_sessions.service.replies import STREAM_HEADERS, Reply
-from trio_sessions.service.session import Session, WaitsForDisconnect
+from trio_sessions.service.retries import Answered, Attempt, retry_mark
+from trio_sessions.service.session import Session
 
-__all__ = ["CHAT_PATH", "TurnPipeline", "TurnRequest"]
+__all__ = ["REMAINING_HEADER", "TurnPipeline", "TurnReply"]
 
-CHAT_PATH: Final = "v1/chat/completions"
+_T = TypeVar("_T")
+
+REMAINING_HEADER: Final = "x-trio-sessions-remaining-tokens"
+"""Header of a reply: how many ids the session's line may still grow by, where there is a limit."""
+
 # Text that is only skipped costs this part of what tokenizing as many bytes does, and an object more.
 _SKIPPED_BYTES_PER_UNIT: Final = 256
 _UNITS_PER_OBJECT: Final = 2
@@ -56,57 +60,64 @@ _LOOKS: Final = 16
 _LOOK_BYTES: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRequest:
-    """A client's request for a turn as it arrived.
+@dataclass(frozen=True, slots=True, eq=False)
+class TurnReply:
+    """What a client gets for its turn.
 
     Attributes:
-        gone: returns when the client has gone away; None where the turn is cancelled then.
-        waiting: keeps the client of a stream waiting; None where it waits without a word.
+        reply: in its dialect; of a stream that was opened, the body is what follows the opening.
+        committed: the turn that it answers, where one was recorded.
+        repeated: whether another request was answered with the same turn before.
     """
 
-    method: str
-    query: str
-    headers: Headers
-    body: bytes
-    gone: WaitsForDisconnect | None = None
-    waiting: Waiting | None = None
+    reply: Reply
+    committed: Checkpoint | None = None
+    repeated: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Plan:
-    """A turn between prepare and commit."""
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """A request while it is served.
 
-    attachment: Attachment
-    stored: TokenIds
-    extension: Extension
-    rendered_with: RenderedWith
-    events: tuple[BoundaryEvent, ...]
-    request: EngineRequest
+    Attributes:
+        attempt: what later requests may join, where the client says of its requests which are retries.
+    """
+
+    session: Session
+    request: TurnRequest
+    dialect: Dialect
+    arrived: float
+    log: structlog.stdlib.BoundLogger
+    nursery: trio.Nursery
+    attempt: Attempt | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Digest:
-    """An engine's answer, checked and encoded: nothing that follows can fail because of it."""
+    """An engine's answer, checked and encoded: nothing that follows can fail because of it.
+
+    Attributes:
+        bare: the answer without replay payloads, compact JSON.
+        response: the whole of it, compact JSON.
+    """
 
     completion: Completion
+    bare: EngineAnswer
     response: bytes
     reply: Reply
 
 
 class TurnPipeline:
-    """Runs turns of sessions against one engine.
+    """Runs turns of sessions.
 
     Args:
         registry: knows which turns run, for shutdown.
-        engine: samples.
-        renderer: messages to ids.
-        matcher: decides whether replayed history is the stored one; None for what each dialect's clients need.
-        policy: what the launch adds to every request.
-        seams: what the launch wants where a request extends a stored turn.
+        asker: asks the engine.
+        planner: finds out the prompt of a request.
+        max_trim_tokens: how many trailing ids of a stored turn a prompt may replace.
+        max_seq_len: most ids of a prompt and its answer; None for no limit.
         metrics: counters and histograms.
         clock: wall clock for records, seconds since the epoch.
-        new_id: draws ids, 32 lowercase hex digits.
         offloader: threads for long computations.
     """
 
@@ -114,30 +125,25 @@ class TurnPipeline:
         self,
         *,
         registry: SessionRegistry,
-        engine: Engine,
-        renderer: Renderer,
-        matcher: Matcher | None,
-        policy: RequestPolicy,
-        seams: SeamPolicy,
+        asker: EngineAsker,
+        planner: Planner,
+        max_trim_tokens: int,
+        max_seq_len: int | None,
         metrics: Metrics,
         clock: Callable[[], float],
-        new_id: Callable[[], str],
         offloader: Offloader,
     ) -> None:
         self._registry = registry
-        self._engine = engine
-        self._renderer = renderer
-        self._matcher = matcher
-        self._policy = policy
-        self._seams = seams
+        self._asker = asker
+        self._planner = planner
+        self._max_trim_tokens = max_trim_tokens
+        self._max_seq_len = max_seq_len
         self._metrics = metrics
         self._clock = clock
-        self._new_id = new_id
-        self._offload = offloader.run
         self._offload_json = offloader.run_json
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.turn")
 
-    async def run(self, session: Session, request: TurnRequest, dialect: Dialect) -> Reply:
+    async def run(self, session: Session, request: TurnRequest, dialect: Dialect) -> TurnReply:
         """One turn, from the client's bytes to the bytes it gets back.
 
         Raises:
@@ -147,10 +153,20 @@ class TurnPipeline:
         arrived = self._clock()
         log = self._log.bind(session=session.id, turn=session.next_turn_number())
         outcome: TurnOutcome = "cancelled"
+        turn: _Turn | None = None
+
+        async def gone() -> None:
+            assert request.gone is not None
+            await request.gone()
+            # Those who joined the turn still want its answer.
+            if turn is not None and turn.attempt is not None:
+                await turn.attempt.left_alone()
+
         try:
             with self._registry.running(session), self._metrics.turns_in_flight.track_inprogress():
-                async with session.request_nursery(request.gone) as nursery:
-                    outcome, reply = await self._turn(session, request, dialect, arrived, nursery, log)
+                async with session.request_nursery(None if request.gone is None else gone) as nursery:
+                    turn = _Turn(session, request, dialect, arrived, log, nursery)
+                    outcome, reply = await self._turn(turn)
                 return reply
         except SessionError as error:
             outcome = _outcome_of(error)
@@ -168,188 +184,173 @@ class TurnPipeline:
         finally:
             self._metrics.count_turn(outcome)
 
-    async def _turn(
-        self,
-        session: Session,
-        request: TurnRequest,
-        dialect: Dialect,
-        arrived: float,
-        nursery: trio.Nursery,
-        log: structlog.stdlib.BoundLogger,
-    ) -> tuple[TurnOutcome, Reply]:
-        began = trio.current_time()
+    async def count(self, session: Session, request: TurnRequest, dialect: Dialect) -> int:
+        """How many ids the prompt of this turn would have. Nothing is sampled, recorded or rolled back.
+
+        Raises:
+            SessionError: as the turn would, but that a prompt may leave no room for an answer.
+        """
         size = json.weight(request.body)
-        exchange, prepared = await self._offload_json(lambda: self._read(session, request, dialect), size=size)
-        if exchange.dropped:
-            log.info("left out of the request", dropped=exchange.dropped)
-        matcher = self._matcher or MATCHERS[dialect.matcher]
+        with self._registry.running(session):
+            read = await self._offload_json(lambda: self._planner.read(session, request, dialect), size=size)
+            async with session.locked():
+                session.ensure_open()
+                try:
+                    plan = await self._planner.plan(session, read, size=size, settles=False)
+                except ContextOverflow as overflow:
+                    return overflow.prompt_tokens
+        return len(plan.request.input_ids)
+
+    def undelivered(self, session: Session, committed: Checkpoint) -> None:
+        """Say that a client did not receive the answer of a turn that was recorded."""
+        if session.mark_undelivered(committed):
+            self._metrics.undelivered.inc()
+            self._log.info("an answer was not delivered", session=session.id)
+
+    async def _turn(self, turn: _Turn) -> tuple[TurnOutcome, TurnReply]:
+        size = json.weight(turn.request.body)
+        read = await self._offload_json(lambda: self._planner.read(turn.session, turn.request, turn.dialect), size=size)
+        if read.exchange.dropped:
+            turn.log.info("left out of the request", dropped=read.exchange.dropped)
+        mark = retry_mark(turn.request.headers)
+        if mark is None:
+            outcome, reply, _ = await self._sample(turn, read, size=size)
+            return outcome, reply
+        digest = await self._offload_json(lambda: read.digest(turn.dialect.name), size=size)
+        turn.session.ensure_open()
+        attempts = turn.session.attempts
+        # Between finding none and beginning one nothing is awaited, so that no two begin the same.
+        earlier = await attempts.find(mark, digest)
+        if earlier is not None:
+            return "repeated", await self._repeat(turn, read.exchange, earlier)
+        turn.attempt = attempts.begin(mark, digest, response_id=read.exchange.response_id)
+        try:
+            outcome, reply, answered = await self._sample(turn, read, size=size)
+        except Exception as error:
+            attempts.fail(turn.attempt, error)
+            raise
+        except trio.Cancelled:
+            attempts.fail(
+                turn.attempt, ServerDraining("the turn that this request repeats was cancelled: send it again")
+            )
+            raise
+        attempts.succeed(turn.attempt, answered)
+        return outcome, reply
+
+    async def _repeat(self, turn: _Turn, exchange: Exchange, earlier: Attempt) -> TurnReply:
+        """The answer of an earlier attempt, once it is there, for the client of this one."""
+        turn.log.info("a retry gets the answer of the turn it repeats", waits=not earlier.over.is_set())
+        exchange = exchange.under(earlier.response_id)
+        writer = exchange.events() if exchange.stream else None
+        answered, opened = await self._keep_waiting(turn, writer, (), earlier.outcome)
+        answer = answered.answer
+        reply = await self._offload_json(
+            lambda: (
+                _reply(exchange, writer, answer)
+                if answer.status == 200
+                else _refusal(answer, turn.dialect, writer if opened else None)
+            ),
+            size=json.weight(answer.body),
+        )
+        reply = replace(reply, headers=(*reply.headers, *answered.headers))
+        return TurnReply(reply, committed=answered.checkpoint, repeated=True)
+
+    async def _sample(self, turn: _Turn, read: ReadRequest, *, size: int) -> tuple[TurnOutcome, TurnReply, Answered]:
+        """A turn of its own; how it ended, what the client gets, and what those who repeat the request get."""
+        began = trio.current_time()
+        session, exchange, log = turn.session, read.exchange, turn.log
         async with session.locked():
             session.ensure_open()
-            plan = await self._plan(session, prepared, matcher, size=size)
-        body = await self._offload_json(plan.request.encode, size=size)
-        # Larger than what the engine is sent can only be the spelling of white space, which is not to be kept.
-        sent = (
-            SentMessages.of(prepared.spelled_messages, plan.attachment.request)
-            if 0 < len(prepared.spelled_messages) <= len(body)
-            else None
-        )
-
+            plan = await self._planner.plan(session, read, size=size)
+        prompt = plan.request.input_ids
         writer = exchange.events() if exchange.stream else None
-        asked = trio.current_time()
-        answer, opened = await self._ask(session, request, body, writer, nursery)
+        budget = self._budget(len(prompt))
+        ask = partial(
+            self._asker.ask,
+            session.id,
+            turn.request,
+            plan.request,
+            pass_on=_passer_on(turn.request.waiting, writer, budget),
+            size=size,
+        )
+        began_asking = trio.current_time()
+        asked, opened = await self._keep_waiting(turn, writer, budget, ask)
+        answer, plan = asked.answer, replace(plan, request=asked.request)
         answered = trio.current_time()
-        self._metrics.engine_seconds.observe(answered - asked)
+        engine_seconds = answered - began_asking
+        self._metrics.engine_seconds.observe(engine_seconds)
         if answer.status != 200:
             log.warning("the engine refused the turn", status=answer.status)
-            return "engine_error", await self._offload_json(
-                lambda: _refusal(answer, dialect, writer if opened else None), size=json.weight(answer.body)
+            reply = await self._offload_json(
+                lambda: _refusal(answer, turn.dialect, writer if opened else None), size=json.weight(answer.body)
             )
+            return "engine_error", TurnReply(reply), Answered(answer=answer, headers=(), checkpoint=None)
         hollow = await self._offload_json(partial(hollow_answer, answer.body), size=_weight_to_skip(answer.body))
         digest = await self._offload_json(
-            lambda: _digest(answer, hollow, exchange, writer, plan.request.input_ids), size=json.weight(hollow)
+            lambda: _digest(answer, hollow, exchange, writer, prompt), size=json.weight(hollow)
         )
+
+        # Larger than what the engine is sent can only be the spelling of white space, which is not to be kept.
+        spelled = read.prepared.spelled_messages
+        sent = SentMessages.of(spelled, plan.attachment.request) if 0 < len(spelled) <= asked.sent_bytes else None
 
         # From here on the turn is decided: a client that goes away now no longer takes it back.
         with trio.CancelScope(shield=True):
             async with session.locked():
-                outcome = self._commit(session, request, plan, digest, arrived, log)
-                if outcome == "committed":
+                outcome, committed = self._commit(turn, plan, digest)
+                if committed is not None:
                     session.sent = sent
-        overhead = (trio.current_time() - began) - (answered - asked)
+        overhead = (trio.current_time() - began) - engine_seconds
         self._metrics.overhead_seconds.observe(overhead)
         log.info(
             "turn answered",
             outcome=outcome,
-            prompt_tokens=len(plan.request.input_ids),
+            prompt_tokens=len(prompt),
             sampled_tokens=len(digest.completion.token_ids),
             finish_reason=digest.completion.finish_reason,
             discarded=plan.attachment.discards,
-            engine_seconds=round(answered - asked, 4),
+            engine_seconds=round(engine_seconds, 4),
             overhead_seconds=round(overhead, 4),
         )
-        return outcome, digest.reply
-
-    def _read(self, session: Session, request: TurnRequest, dialect: Dialect) -> tuple[Exchange, PreparedRequest]:
-        exchange = dialect.read(
-            request.body,
-            Reading(
-                sent=session.sent,
-                roles=lambda: self._renderer.appendable_roles(self._renderer.effective_kwargs({})),
-                answered=session.answered,
-                new_id=self._new_id,
-                now=self._clock,
-            ),
-        )
-        return exchange, prepare_request(exchange.chat, self._policy)
-
-    async def _ask(
-        self, session: Session, request: TurnRequest, body: bytes, writer: EventWriter | None, nursery: trio.Nursery
-    ) -> tuple[EngineAnswer, bool]:
-        """The engine's answer, and whether the client's stream was opened meanwhile."""
-        waiting = request.waiting if writer is not None else None
-        if waiting is not None and writer is not None:
-            nursery.start_soon(waiting.keep, writer, ())
-        answer = await self._engine.call(
-            EngineCall(
-                method=request.method,
-                path=CHAT_PATH,
-                query=request.query,
-                headers=request.headers,
-                body=body,
-                session_id=session.id,
-            )
-        )
-        return answer, waiting is not None and waiting.settle()
-
-    async def _plan(self, session: Session, prepared: PreparedRequest, matcher: Matcher, *, size: int) -> _Plan:
-        # The lock is held, so that the history stays as it is while a thread looks at it.
-        seam = await self._offload(lambda: self._attach(session, prepared, matcher), size=size)
-        kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
-        attachment = seam.attachment
-        stored = attachment.tokens.materialize()
-        weight = self._renderer.weight(
-            attachment.appended, stored=attachment.stored, tools=prepared.tools, kwargs=kwargs
-        )
-        if attachment.base is None:
-            prompt = await self._offload(
-                lambda: self._renderer.render(
-                    attachment.appended, tools=prepared.tools, kwargs=kwargs, now=session.created
-                ),
-                size=weight,
-            )
-            extension = Extension(keep=0, token_ids=prompt)
-        else:
-            try:
-                extension = await self._offload(
-                    lambda: self._extend(attachment, stored, prepared, kwargs, now=session.created), size=weight
-                )
-            except AppendRoleNotSupported:
-                session.history.settle_refused_role(attachment)
-                raise
-        input_ids = np.concatenate([stored[: extension.keep], extension.token_ids])
-        request = prepared.engine_request(input_ids, template_kwargs=kwargs, stored_tokens=len(stored))
-        return _Plan(
-            attachment=attachment,
-            stored=stored,
-            extension=extension,
-            rendered_with=seam.rendered_with,
-            events=seam.events(keep=extension.keep, synthetic=extension.synthetic, rendered=extension.events),
-            request=request,
+        budget = self._budget(len(prompt) + len(digest.completion.token_ids))
+        reply = replace(digest.reply, headers=(*digest.reply.headers, *budget)) if budget else digest.reply
+        return (
+            outcome,
+            TurnReply(reply, committed=committed),
+            Answered(answer=digest.bare, headers=budget, checkpoint=committed),
         )
 
-    def _attach(self, session: Session, prepared: PreparedRequest, matcher: Matcher) -> Seam:
-        found = session.history.attach(prepared.messages, matcher)
-        kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
-        return decide_seam(found, prepared.messages, RenderedWith.of(prepared.tools, kwargs), self._seams)
+    async def _keep_waiting(
+        self, turn: _Turn, writer: EventWriter | None, headers: Headers, until: Callable[[], Awaitable[_T]]
+    ) -> tuple[_T, bool]:
+        """What ``until`` returns, and whether the client's stream was opened meanwhile."""
+        waiting = turn.request.waiting
+        if writer is None or waiting is None:
+            return await until(), False
+        turn.nursery.start_soon(waiting.keep, writer, headers)
+        result = await until()
+        return result, waiting.settle()
 
-    def _extend(
-        self,
-        attachment: Attachment,
-        stored: TokenIds,
-        prepared: PreparedRequest,
-        kwargs: Mapping[str, Any],
-        *,
-        now: datetime,
-    ) -> Extension:
-        allowed = self._renderer.appendable_roles(kwargs)
-        for index, message in enumerate(attachment.appended, start=len(attachment.stored)):
-            if message["role"] not in allowed:
-                because = f" ({attachment.divergence})" if attachment.divergence else ""
-                raise AppendRoleNotSupported(
-                    f"appended message at index {index} has role={message['role']!r}, allowed={sorted(allowed)}"
-                    f"{because}; the selected TITO fixed template does not support appending this role"
-                )
-        return self._renderer.extend(
-            stored,
-            stored_messages=attachment.stored,
-            appended=attachment.appended,
-            tools=prepared.tools,
-            kwargs=kwargs,
-            now=now,
-        )
+    def _budget(self, used: int) -> Headers:
+        """What a client is told of the ids that are left, in a stream that was opened those without its answer."""
+        if self._max_seq_len is None:
+            return ()
+        return ((REMAINING_HEADER, str(max(0, self._max_seq_len - used))),)
 
-    def _commit(
-        self,
-        session: Session,
-        request: TurnRequest,
-        plan: _Plan,
-        digest: _Digest,
-        arrived: float,
-        log: structlog.stdlib.BoundLogger,
-    ) -> TurnOutcome:
+    def _commit(self, turn: _Turn, plan: Plan, digest: _Digest) -> tuple[TurnOutcome, Checkpoint | None]:
+        session, log = turn.session, turn.log
         if session.closed:
-            return "closed"
+            return "closed", None
         if session.history.is_stale(plan.attachment):
-            return "stale"
+            return "stale", None
         kept = assert_pretokenized_prefix(
             plan.stored,
             np.concatenate([plan.request.input_ids, digest.completion.token_ids]),
-            max_trim_tokens=self._renderer.max_trim_tokens,
+            max_trim_tokens=self._max_trim_tokens,
             request_messages=plan.request.messages,
             assistant_message=digest.completion.message,
         )
-        checkpoint = self._checkpoint(request, plan, digest, arrived)
-        session.history.commit(plan.attachment, checkpoint)
+        checkpoint = session.history.commit(plan.attachment, self._checkpoint(turn, plan, digest))
         if plan.attachment.discards:
             log.warning("the turn takes the place of the last one", because=plan.attachment.divergence)
         self._metrics.prompt_tokens.inc(len(plan.request.input_ids))
@@ -361,9 +362,9 @@ class TurnPipeline:
             # The detail may name what the client sent.
             log.info("boundary event", kind=event.kind)
             self._metrics.boundary_events.labels(event.kind).inc()
-        return "committed"
+        return "committed", checkpoint
 
-    def _checkpoint(self, request: TurnRequest, plan: _Plan, digest: _Digest, arrived: float) -> Checkpoint:
+    def _checkpoint(self, turn: _Turn, plan: Plan, digest: _Digest) -> Checkpoint:
         return plan.attachment.checkpoint(
             keep=plan.extension.keep,
             suffix=plan.extension.token_ids,
@@ -371,10 +372,11 @@ class TurnPipeline:
             rendered_with=plan.rendered_with,
             events=plan.events,
             completion=digest.completion,
+            caller=plan.caller,
             record=TurnRecord(
                 timestamp=self._clock(),
-                request_timestamp=arrived,
-                method=request.method,
+                request_timestamp=turn.arrived,
+                method=turn.request.method,
                 request_fields=_shared_fields(plan),
                 routed_experts_start=plan.request.routed_experts_start,
                 respelled=plan.attachment.respelled,
@@ -394,10 +396,29 @@ def _weight_to_skip(body: bytes) -> int:
     return len(body) // _SKIPPED_BYTES_PER_UNIT + _UNITS_PER_OBJECT * seen * (apart // _LOOK_BYTES)
 
 
-def _shared_fields(plan: _Plan) -> bytes:
+def _shared_fields(plan: Plan) -> bytes:
     """What was asked for beside the messages, in the base's own bytes where it is the same: tools are kept once."""
     base, fields = plan.attachment.base, plan.request.fields
     return base.record.request_fields if base is not None and base.record.request_fields == fields else fields
+
+
+def _passer_on(
+    waiting: Waiting | None, writer: EventWriter | None, headers: Headers
+) -> Callable[[Delta], Awaitable[None]] | None:
+    if waiting is None or writer is None:
+        return None
+
+    async def pass_on(delta: Delta) -> None:
+        await waiting.write(writer, headers, writer.delta(delta))
+
+    return pass_on
+
+
+def _reply(exchange: Exchange, writer: EventWriter | None, bare: EngineAnswer) -> Reply:
+    if writer is None:
+        return exchange.answered(bare)
+    # The engine's headers describe its JSON body, not this one.
+    return Reply(status=200, headers=STREAM_HEADERS, body=writer.finish(bare))
 
 
 def _refusal(answer: EngineAnswer, dialect: Dialect, opened: EventWriter | None) -> Reply:
@@ -416,15 +437,9 @@ def _digest(
     except json.InvalidJSON as error:
         raise BadEngineAnswer(f"invalid chat completion response: {error}") from error
     bare = EngineAnswer(status=answer.status, headers=answer.headers, body=split.bare)
-    reply = (
-        exchange.answered(bare)
-        if writer is None
-        # The engine's headers describe its JSON body, not this one.
-        else Reply(status=200, headers=STREAM_HEADERS, body=writer.finish(bare))
-    )
     if exchange.response_id is not None:
         completion = msgspec.structs.replace(completion, response_id=exchange.response_id)
-    return _Digest(completion=completion, response=split.whole, reply=reply)
+    return _Digest(completion=completion, bare=bare, response=split.whole, reply=_reply(exchange, writer, bare))
 
 
 def _harmless(error: SessionError) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Final
+from urllib.parse import unquote
 
 import structlog
 from quart import Response, request
@@ -18,6 +19,7 @@ from trio_sessions.errors import NotProxied, SampleAssemblyFailed
 from trio_sessions.observe import METRICS_CONTENT_TYPE
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.replies import Reply
+from trio_sessions.web.dialects.messages.models import MODELS_PATH, VERSION_HEADER, models_reply
 from trio_sessions.web.errors import error_reply, reply_for, status_of
 from trio_sessions.web.turns import TurnRoutes
 
@@ -77,12 +79,17 @@ def create_app(gateway: Gateway) -> QuartTrio:
         length = ("content-length", str(sum(map(len, payload))))
         return _streamed(gateway.offloader.iterate(_slices(payload), size=0), headers=(*_OCTETS, length))
 
+    @app.route("/sessions/<session_id>/agents/<agent>/<path:path>", methods=_PROXIED_METHODS)
     @app.route("/sessions/<session_id>/<path:path>", methods=_PROXIED_METHODS)
-    async def proxy(session_id: str, path: str) -> Response:
+    async def proxy(session_id: str, path: str, agent: str | None = None) -> Response:
         session = gateway.registry.get(session_id)
+        if request.method == "GET" and VERSION_HEADER in request.headers and f"{path}/".startswith(f"{MODELS_PATH}/"):
+            call = EngineCall("GET", MODELS_PATH, query="", headers=_request_headers(), body=b"", session_id=session.id)
+            model = path.removeprefix(MODELS_PATH).removeprefix("/") or None
+            return _response(models_reply(await gateway.proxy.forward(session, call), model))
         call = EngineCall(
             method=request.method,
-            path=_raw_path_below(session_id),
+            path=_raw_path_below(session_id, agent),
             query=request.query_string.decode("latin-1"),
             headers=_request_headers(),
             body=await _body(),
@@ -119,14 +126,17 @@ def _request_headers() -> Headers:
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.scope["headers"]]
 
 
-def _raw_path_below(session_id: str) -> str:
+def _raw_path_below(session_id: str, agent: str | None) -> str:
     assert request.scope is not None
     raw: str = request.scope["raw_path"].decode("latin-1")
-    prefix = f"/sessions/{session_id}/"
-    if not raw.startswith(prefix):
-        # The route matched the decoded path; another server could read this one differently.
-        raise NotProxied(f"not found: {request.method} {request.path}")
-    return raw.removeprefix(prefix)
+    match raw.split("/", 5 if agent is not None else 3):
+        case ["", "sessions", raw_id, path] if raw_id == session_id:
+            return path
+        case ["", "sessions", raw_id, "agents", name, path] if raw_id == session_id and unquote(name) == agent:
+            return path
+        case _:
+            # The route matched the decoded path; another server could read this one differently.
+            raise NotProxied(f"not found: {request.method} {request.path}")
 
 
 def _json(value: object) -> Response:

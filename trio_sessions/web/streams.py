@@ -40,6 +40,7 @@ class EventStream:
         self._interval = interval
         self._settled = False
         self._sleep = trio.CancelScope()
+        self._lock = trio.Lock()
 
     async def keep(self, writer: EventWriter, headers: Headers) -> None:
         """See ``trio_sessions.service.dialect.Waiting``."""
@@ -47,19 +48,18 @@ class EventStream:
             await trio.sleep(self._grace)
         if self._settled:
             return
-        self.writer = writer
-        head = [(name.encode(), value.encode()) for name, value in (*STREAM_HEADERS, *headers)]
-        # An event that was cut in the middle would be no event, and what follows would be part of it.
-        with trio.CancelScope(shield=True):
-            await self._send({"type": "http.response.start", "status": 200, "headers": head, "trailers": False})
-            await self._write(writer.opening())
+        await self._write(writer, headers, writer.opening())
         while not self._settled:
             self._sleep = trio.CancelScope()
             with self._sleep:
                 await trio.sleep(self._interval)
             if not self._settled:
-                with trio.CancelScope(shield=True):
-                    await self._write(writer.keep_alive())
+                await self._write(writer, headers, writer.keep_alive())
+
+    async def write(self, writer: EventWriter, headers: Headers, body: bytes) -> None:
+        """See ``trio_sessions.service.dialect.Waiting``."""
+        self.settle()
+        await self._write(writer, headers, body)
 
     def settle(self) -> bool:
         """See ``trio_sessions.service.dialect.Waiting``."""
@@ -76,5 +76,13 @@ class EventStream:
         assert self.writer is not None
         await self.end(self.writer.broken(failure))
 
-    async def _write(self, body: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+    async def _write(self, writer: EventWriter, headers: Headers, body: bytes) -> None:
+        opens = self.writer is None
+        self.writer = writer
+        # An event that was cut in the middle would be no event, and what follows would be part of it.
+        with trio.CancelScope(shield=True):
+            async with self._lock:
+                if opens:
+                    head = [(name.encode(), value.encode()) for name, value in (*STREAM_HEADERS, *headers)]
+                    await self._send({"type": "http.response.start", "status": 200, "headers": head, "trailers": False})
+                await self._send({"type": "http.response.body", "body": body, "more_body": True})

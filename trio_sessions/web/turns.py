@@ -10,15 +10,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from trio_sessions.engine.base import Headers
 from trio_sessions.errors import ClientDisconnected
+from trio_sessions.hosting import client_lost
+from trio_sessions.service.ask import CHAT_PATH
 from trio_sessions.service.dialect import Dialect
+from trio_sessions.service.failure import Failure
 from trio_sessions.service.gateway import Gateway
-from trio_sessions.service.replies import Reply
-from trio_sessions.service.turn import CHAT_PATH, TurnRequest
+from trio_sessions.service.plan import TurnRequest
+from trio_sessions.service.replies import Reply, json_reply
+from trio_sessions.web.callers import caller_of
 from trio_sessions.web.dialects.chat import ChatDialect
+from trio_sessions.web.dialects.messages import MessagesDialect
 from trio_sessions.web.dialects.responses import ResponsesDialect
 from trio_sessions.web.errors import advice_on, failure_of
-from trio_sessions.web.paths import routed
+from trio_sessions.web.paths import SessionTarget, session_target
 from trio_sessions.web.streams import EventStream
 
 if TYPE_CHECKING:
@@ -26,8 +32,18 @@ if TYPE_CHECKING:
 
 __all__ = ["TurnRoutes"]
 
-_RESPONSES_PATH: Final = "v1/responses"
-_DIALECTS: Final[Mapping[str, Dialect]] = {CHAT_PATH: ChatDialect(), _RESPONSES_PATH: ResponsesDialect()}
+_MESSAGES: Final = MessagesDialect()
+_DIALECTS: Final[Mapping[str, Dialect]] = {
+    CHAT_PATH: ChatDialect(),
+    "v1/messages": _MESSAGES,
+    # Of clients that are given a base URL with the version.
+    "v1/v1/messages": _MESSAGES,
+    "v1/responses": ResponsesDialect(),
+}
+_COUNTS: Final[Mapping[str, Dialect]] = {
+    "v1/messages/count_tokens": _MESSAGES,
+    "v1/v1/messages/count_tokens": _MESSAGES,
+}
 
 
 class TurnRoutes:
@@ -47,29 +63,40 @@ class TurnRoutes:
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """The ASGI entry point."""
         if scope["type"] == "http" and scope["method"] == "POST":
-            # Nothing, "sessions", the id, and the rest of the path.
-            match routed(scope["path"]).split("/", 3):
-                case ["", "sessions", session_id, path] if session_id and path in _DIALECTS:
-                    await self._serve(session_id, _DIALECTS[path], scope, receive, send)
-                    return
+            target = session_target(scope["path"])
+            if target is not None and target.path in _DIALECTS:
+                await self._serve(target, _DIALECTS[target.path], scope, receive, send)
+                return
+            if target is not None and target.path in _COUNTS:
+                await self._count(target, _COUNTS[target.path], scope, receive, send)
+                return
         await self._app(scope, receive, send)
 
     async def _serve(
-        self, session_id: str, dialect: Dialect, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
+        self,
+        target: SessionTarget,
+        dialect: Dialect,
+        scope: HTTPScope,
+        receive: ASGIReceiveCallable,
+        send: ASGISendCallable,
     ) -> None:
         settings = self._gateway.settings
         stream = EventStream(send, grace=settings.stream_grace, interval=settings.keep_alive)
+        headers = _headers(scope)
         request = TurnRequest(
             method=scope["method"],
-            query=scope["query_string"].decode("latin-1"),
-            headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]],
+            # The engine is asked by chat, to which another dialect's query means nothing.
+            query=scope["query_string"].decode("latin-1") if target.path == CHAT_PATH else "",
+            headers=headers,
             body=await _body(receive),
+            caller=caller_of(headers, agent=target.agent),
             # Behind the body a client can only go away.
             gone=receive,
             waiting=stream,
         )
         try:
-            reply = await self._gateway.turns.run(self._gateway.registry.get(session_id), request, dialect)
+            session = self._gateway.registry.get(target.session_id)
+            turn = await self._gateway.turns.run(session, request, dialect)
         except ClientDisconnected:
             return
         except Exception as error:  # noqa: BLE001
@@ -77,13 +104,51 @@ class TurnRoutes:
             failure = failure_of(error, path=scope["path"])
             if stream.writer is not None:
                 await stream.end_with(failure)
-                return
-            reply = dialect.failed(failure)
-            reply = replace(reply, headers=(*reply.headers, *advice_on(failure)))
+            else:
+                await _send(_failed(dialect, failure), send)
+            return
         if stream.writer is not None:
-            await stream.end(reply.body)
+            await stream.end(turn.reply.body)
         else:
-            await _send(reply, send)
+            await _send(turn.reply, send)
+        if turn.committed is not None:
+            if client_lost(scope):
+                self._gateway.turns.undelivered(session, turn.committed)
+            elif turn.repeated:
+                session.mark_delivered(turn.committed)
+
+    async def _count(
+        self,
+        target: SessionTarget,
+        dialect: Dialect,
+        scope: HTTPScope,
+        receive: ASGIReceiveCallable,
+        send: ASGISendCallable,
+    ) -> None:
+        headers = _headers(scope)
+        request = TurnRequest(
+            method=scope["method"],
+            query="",
+            headers=headers,
+            body=await _body(receive),
+            caller=caller_of(headers, agent=target.agent),
+        )
+        try:
+            session = self._gateway.registry.get(target.session_id)
+            reply = json_reply({"input_tokens": await self._gateway.turns.count(session, request, dialect)})
+        except Exception as error:  # noqa: BLE001
+            # As for a turn.
+            reply = _failed(dialect, failure_of(error, path=scope["path"]))
+        await _send(reply, send)
+
+
+def _failed(dialect: Dialect, failure: Failure) -> Reply:
+    reply = dialect.failed(failure)
+    return replace(reply, headers=(*reply.headers, *advice_on(failure)))
+
+
+def _headers(scope: HTTPScope) -> Headers:
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
 
 
 async def _body(receive: ASGIReceiveCallable) -> bytes:

@@ -17,6 +17,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from trio_sessions.core.boundary import BoundaryEvent
+from trio_sessions.core.caller import NOBODY, Caller
 from trio_sessions.core.completion import Completion
 from trio_sessions.core.history import Attachment, Checkpoint, RenderedWith, TurnRecord
 from trio_sessions.core.samples import AssemblyRules, Forest, Sample, TreeNode
@@ -65,6 +66,7 @@ class Step:
     choices: bool = False
     events: tuple[BoundaryEvent, ...] = ()
     response_id: str | None = None
+    caller: Caller = NOBODY
     meta: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
 
@@ -128,6 +130,7 @@ class Grown:
                 response=json.dumps(self._answer(step, path, start, log_probs)).encode(),
                 status_code=200,
             ),
+            caller=step.caller,
         )
         self.steps.append(step)
         self.paths.append(path)
@@ -301,6 +304,7 @@ def provenance_of(sample: Sample) -> list[tuple[str, int, str | None]]:
 _log_prob = st.floats(-20, 0, allow_nan=False)
 _finishes = st.sampled_from([*["stop"] * 8, "tool_calls", "length", "abort", None, "content_filter"])
 _mostly = st.sampled_from([True, True, True, False])
+_callers = st.sampled_from([NOBODY, NOBODY, Caller(agent="a"), Caller(agent="b"), Caller(agent="b", purpose="title")])
 _maybe = st.none() | st.integers(0, 50)
 
 
@@ -328,6 +332,7 @@ def steps(draw: st.DrawFn, taken: list[Step], *, linear: bool, mode: str, whole:
         drop=drop,
         synthetic=draw(st.integers(0, len(suffix))) if before is not None and not drop else 0,
         finish=draw(st.sampled_from(["stop", "tool_calls"]) if whole else _finishes),
+        caller=draw(_callers),
         log_probs=draw(st.lists(_log_prob, min_size=len(output), max_size=len(output))),
         versions=versions,
         version=draw(st.sampled_from([None, "1", "2"])),

@@ -74,10 +74,14 @@ def kept_by(picker: str, forest: Grown, there: list[int], active: int | None) ->
     steps = forest.steps
 
     def superseded(leaf: int) -> bool:
+        mine = [step.caller == steps[leaf].caller for step in steps]
         if steps[leaf].parent is not None:
-            return any(step.parent == steps[leaf].parent for step in steps[leaf + 1 :])
+            later = range(leaf + 1, len(steps))
+            return any(mine[other] and steps[other].parent == steps[leaf].parent for other in later)
         others = {forest.path_nodes(other)[0] for other in there}
-        return any(other > leaf and list(steps[other].suffix) == list(steps[leaf].suffix) for other in others)
+        return any(
+            other > leaf and mine[other] and list(steps[other].suffix) == list(steps[leaf].suffix) for other in others
+        )
 
     by_length = sorted(there, key=lambda leaf: (-len(forest.path_nodes(leaf)), -leaf))
     match picker:
@@ -88,6 +92,10 @@ def kept_by(picker: str, forest: Grown, there: list[int], active: int | None) ->
         case "active_only":
             behind = [leaf for leaf in forest.leaves() if active in forest.path_nodes(leaf)]
             return [leaf for leaf in behind[-1:] if leaf in there]
+        case "by_agent":
+            agents = [(step.caller.agent, step.caller.thread) for step in steps]
+            kept = [leaf for leaf in there if not superseded(leaf) and steps[leaf].caller.purpose is None]
+            return sorted(kept, key=lambda leaf: (agents.index(agents[leaf]), forest.path_nodes(leaf)))
         case _:
             return [leaf for leaf in by_length if not superseded(leaf)]
 

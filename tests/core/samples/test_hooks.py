@@ -157,7 +157,7 @@ def module(monkeypatch):
     return module
 
 
-@pytest.mark.parametrize("picker", ["drop_retries", "keep_all", "longest", "active_only"])
+@pytest.mark.parametrize("picker", ["drop_retries", "keep_all", "longest", "active_only", "by_agent"])
 def test_built_in_names(picker):
     hooks = resolve_sample_hooks(picker, "train_once")
     assert (hooks.picker, hooks.picker_name) == (PICKERS[picker], picker)
@@ -187,7 +187,10 @@ def test_async_hooks_are_refused(module, hook):
 @pytest.mark.parametrize(
     ("selector", "text"),
     [
-        ("nonsense", "unknown sample picker 'nonsense': use drop_retries, keep_all, longest, active_only, or a dotted"),
+        (
+            "nonsense",
+            "unknown sample picker 'nonsense': use drop_retries, keep_all, longest, active_only, by_agent, or a",
+        ),
         ("train_once", "unknown sample picker 'train_once'"),
         ("no_such_module_at_all.f", "cannot import sample picker"),
         ("json.no_such_function", "cannot import sample picker"),

@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from trio_sessions.core import json
 from trio_sessions.core.boundary import BoundaryEvent, Origin
+from trio_sessions.core.caller import NOBODY, Caller
 from trio_sessions.core.completion import Completion
 from trio_sessions.core.history.rendered import RenderedWith
-from trio_sessions.core.messages import Matcher, identical
+from trio_sessions.core.matchers import Matcher, identical
 from trio_sessions.core.tokens import EMPTY_PATH, TokenIds, TokenPath
 
 __all__ = ["Attachment", "Checkpoint", "History", "TurnRecord", "path_of"]
@@ -63,7 +64,8 @@ class Checkpoint:
         rendered_with: the tools and kwargs of the turn; the parent's object where they are the same.
         events: what was declared at the seam between the parent and this turn.
         finish_reason: as the engine gave it, or None.
-        response_id: the answer's ``id``, or None.
+        response_id: the answer's ``id`` as the client saw it, or None.
+        caller: who made the request.
         record: the turn's facts for the trainer.
         message_count: messages on the whole path.
         depth: checkpoints on the whole path, this one included.
@@ -77,6 +79,7 @@ class Checkpoint:
     events: tuple[BoundaryEvent, ...]
     finish_reason: str | None
     response_id: str | None
+    caller: Caller
     record: TurnRecord
     message_count: int = field(init=False)
     depth: int = field(init=False)
@@ -224,6 +227,7 @@ class Attachment:
         events: tuple[BoundaryEvent, ...],
         completion: Completion,
         record: TurnRecord,
+        caller: Caller = NOBODY,
     ) -> Checkpoint:
         """The checkpoint that this turn commits.
 
@@ -235,6 +239,7 @@ class Attachment:
             events: what is declared at the seam before the turn.
             completion: what was sampled.
             record: the turn's facts.
+            caller: who made the request.
         """
         return Checkpoint(
             parent=self.base,
@@ -245,6 +250,8 @@ class Attachment:
             events=events,
             finish_reason=completion.finish_reason,
             response_id=completion.response_id,
+            # A line of turns keeps it once.
+            caller=self.base.caller if self.base is not None and self.base.caller == caller else caller,
             record=record,
         )
 
@@ -260,8 +267,21 @@ class History(Protocol):
     def nodes(self) -> Sequence[Checkpoint]:
         """Every checkpoint that stands, in the order of their commits."""
 
-    def attach(self, messages: Sequence[Message], matches: Matcher) -> Attachment:
+    def attach(
+        self,
+        messages: Sequence[Message],
+        matches: Matcher,
+        *,
+        caller: Caller = NOBODY,
+        extends: Checkpoint | None = None,
+    ) -> Attachment:
         """Where ``messages`` join; what is stored is not changed.
+
+        Args:
+            messages: the request's.
+            matches: decides whether one of them says what a stored one says.
+            caller: who made the request; where several places are as good, its own is preferred.
+            extends: the turn that the request names as the one it extends, which is preferred to any that is as good.
 
         Raises:
             RollbackRefused: they diverge further back than the mode allows.
@@ -275,5 +295,5 @@ class History(Protocol):
     def is_stale(self, attachment: Attachment) -> bool:
         """Whether a turn attached there may no longer be committed."""
 
-    def commit(self, attachment: Attachment, checkpoint: Checkpoint) -> None:
-        """Make ``checkpoint`` part of the history; ``attachment`` is not stale."""
+    def commit(self, attachment: Attachment, checkpoint: Checkpoint) -> Checkpoint:
+        """Make ``checkpoint`` part of the history, as it is returned; ``attachment`` is not stale."""

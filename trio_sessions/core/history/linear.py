@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from trio_sessions.core.caller import NOBODY, Caller
 from trio_sessions.core.history.base import Attachment, Checkpoint, Message, path_of
 from trio_sessions.core.history.flat import FlatPaths, flat_path
-from trio_sessions.core.messages import Matcher, differing_fields, matching_prefix_length
+from trio_sessions.core.matchers import Matcher, differing_fields, matching_prefix_length
 from trio_sessions.errors import RollbackRefused
 
 __all__ = ["MAX_ASSISTANT_ROLLBACK_STEPS", "LinearHistory"]
@@ -38,7 +39,14 @@ class LinearHistory:
         """The line, from its first turn on."""
         return path_of(self._active)
 
-    def attach(self, messages: Sequence[Message], matches: Matcher) -> Attachment:
+    def attach(
+        self,
+        messages: Sequence[Message],
+        matches: Matcher,
+        *,
+        caller: Caller = NOBODY,
+        extends: Checkpoint | None = None,
+    ) -> Attachment:
         """Extend the newest checkpoint whose messages the request repeats; see ``History.attach``."""
         active = self._paths.to(self._active)
         stored = active.stored
@@ -73,11 +81,12 @@ class LinearHistory:
         """Whether the line gained or lost a checkpoint since the request was attached."""
         return attachment.ticket != self._version
 
-    def commit(self, attachment: Attachment, checkpoint: Checkpoint) -> None:
+    def commit(self, attachment: Attachment, checkpoint: Checkpoint) -> Checkpoint:
         """Put ``checkpoint`` on top of its base; what the request rolled back is given up now, not before."""
         if self.is_stale(attachment):
             raise ValueError("the attachment is stale")
         self._set_active(checkpoint)
+        return checkpoint
 
     def _set_active(self, checkpoint: Checkpoint | None) -> None:
         self._active = checkpoint

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trio_sessions.core import json
-from trio_sessions.core.messages import identical
+from trio_sessions.core.matchers import identical
 
 __all__ = ["RenderedWith"]
 

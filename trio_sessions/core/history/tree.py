@@ -6,20 +6,29 @@ Source of the rules: the HTTP contract (docs/wire.md), "tree mode".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Final
 
 from trio_sessions.core import json
+from trio_sessions.core.caller import NOBODY, Caller
 from trio_sessions.core.history.base import Attachment, Checkpoint, Message
 from trio_sessions.core.history.flat import FlatPaths
-from trio_sessions.core.messages import Matcher
+from trio_sessions.core.matchers import Matcher
 from trio_sessions.core.tokens import TokenPath
 from trio_sessions.errors import NodeCapReached
 
 __all__ = ["MAX_NODES", "TreeHistory"]
 
 MAX_NODES: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Preference:
+    """What decides between nodes that are as deep."""
+
+    caller: Caller
+    extends: Checkpoint | None
 
 
 class TreeHistory:
@@ -60,15 +69,25 @@ class TreeHistory:
         """Nodes without children, in the order of their commits."""
         return [node for node in self._nodes if node not in self._children]
 
-    def attach(self, messages: Sequence[Message], matches: Matcher) -> Attachment:
-        """At the deepest node whose whole path the request repeats, the latest of several; see ``History.attach``.
+    def attach(
+        self,
+        messages: Sequence[Message],
+        matches: Matcher,
+        *,
+        caller: Caller = NOBODY,
+        extends: Checkpoint | None = None,
+    ) -> Attachment:
+        """At the deepest node whose whole path the request repeats; see ``History.attach``.
+
+        Of several the one it names is taken, else the caller's own, else the latest: two agents whose prompts are the
+        same, and whose answers happen to be, stay apart.
 
         Raises:
             NodeCapReached: the session has as many nodes as it may have.
             MatcherFailed: the matcher is broken.
         """
         self._require_room()
-        base = self._deepest(messages, matches)
+        base = self._deepest(messages, matches, _Preference(caller, extends))
         ticket = self._attached
         self._attached += 1
         path = self._paths.to(base)
@@ -81,8 +100,8 @@ class TreeHistory:
         """Never: turns from the same place become siblings."""
         return False
 
-    def commit(self, attachment: Attachment, checkpoint: Checkpoint) -> None:
-        """Add ``checkpoint`` below its parent.
+    def commit(self, attachment: Attachment, checkpoint: Checkpoint) -> Checkpoint:
+        """Add ``checkpoint`` below its parent, holding what its siblings hold already.
 
         Raises:
             NodeCapReached: other turns took the last places meanwhile.
@@ -94,6 +113,7 @@ class TreeHistory:
         self._nodes.append(checkpoint)
         if attachment.ticket > self._active_ticket:
             self._active, self._active_ticket = checkpoint, attachment.ticket
+        return checkpoint
 
     def _sharing(self, checkpoint: Checkpoint) -> Checkpoint:
         """The same with what a sibling already holds: several samples of one prompt hold the prompt once."""
@@ -116,7 +136,7 @@ class TreeHistory:
                 "session"
             )
 
-    def _deepest(self, messages: Sequence[Message], matches: Matcher) -> Checkpoint | None:
+    def _deepest(self, messages: Sequence[Message], matches: Matcher, preference: _Preference) -> Checkpoint | None:
         best: Checkpoint | None = None
         # Siblings repeat the same messages, as the same objects: each is compared once with one place of the request.
         known: dict[tuple[int, int], bool] = {}
@@ -127,12 +147,17 @@ class TreeHistory:
             for node in self._children.get(parent, ()):
                 if node.message_count <= len(messages) and self._repeats(node, messages, start, matches, known):
                     pending.append(node)
-                    if best is None or self._is_better(node, best):
+                    if best is None or self._rank(node, preference) > self._rank(best, preference):
                         best = node
         return best
 
-    def _is_better(self, node: Checkpoint, best: Checkpoint) -> bool:
-        return (node.message_count, self._numbers[node]) > (best.message_count, self._numbers[best])
+    def _rank(self, node: Checkpoint, preference: _Preference) -> tuple[int, bool, bool, int]:
+        return (
+            node.message_count,
+            node is preference.extends,
+            node.caller.is_same_as(preference.caller),
+            self._numbers[node],
+        )
 
     @staticmethod
     def _repeats(

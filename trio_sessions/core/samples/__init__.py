@@ -2,7 +2,7 @@
 
 from trio_sessions.core.samples.codec import SamplesReply, decode_samples, encode_samples, encode_samples_in_pieces
 from trio_sessions.core.samples.collect import CollectedSamples, EmptyReason, collect_forest, collect_line
-from trio_sessions.core.samples.forest import Forest, TreeNode, tree_metadata
+from trio_sessions.core.samples.forest import UNDELIVERED, Forest, TreeNode, tree_metadata
 from trio_sessions.core.samples.hooks import SampleHooks, run_hooks
 from trio_sessions.core.samples.layout import Piece
 from trio_sessions.core.samples.leaves import Mismatches, assemble_leaves
@@ -14,6 +14,7 @@ from trio_sessions.core.samples.sample import PrefixCacheInfo, Sample, Status
 __all__ = [
     "PICKERS",
     "POSTPROCESSORS",
+    "UNDELIVERED",
     "AssemblyRules",
     "CollectedSamples",
     "EmptyReason",

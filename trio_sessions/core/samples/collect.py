@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from trio_sessions.core.history import Checkpoint
-from trio_sessions.core.samples.forest import Forest
+from trio_sessions.core.samples.forest import Forest, circumstances
 from trio_sessions.core.samples.hooks import SampleHooks, run_hooks
 from trio_sessions.core.samples.leaves import Mismatches, assemble_leaves
 from trio_sessions.core.samples.line import AssemblyRules, assemble
@@ -41,9 +41,15 @@ _NO_RECORDS = CollectedSamples((), "no_records")
 
 
 def collect_line(
-    path: Sequence[Checkpoint], rules: AssemblyRules, *, max_seq_len: int | None = None
+    path: Sequence[Checkpoint],
+    rules: AssemblyRules,
+    *,
+    max_seq_len: int | None = None,
+    undelivered: Container[Checkpoint] = (),
 ) -> CollectedSamples:
     """The one sample of a linear session, whose checkpoints are ``path``; see ``assemble``.
+
+    Its metadata also says who made the last request, where that is known, and whether its answer was not delivered.
 
     Raises:
         SampleAssemblyFailed: see ``assemble``.
@@ -51,7 +57,10 @@ def collect_line(
     if not path:
         return _NO_RECORDS
     sample = assemble(path, rules, max_seq_len=max_seq_len)
-    return CollectedSamples.of([] if sample is None else [sample])
+    if sample is None:
+        return CollectedSamples.of([])
+    more = circumstances(path[-1], undelivered=path[-1] in undelivered)
+    return CollectedSamples.of([replace(sample, metadata={**sample.metadata, **more}) if more else sample])
 
 
 def collect_forest(

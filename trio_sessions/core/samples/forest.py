@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from trio_sessions.core.caller import NOBODY
 from trio_sessions.core.history import Checkpoint, path_of
 
-__all__ = ["Forest", "TreeNode", "tree_metadata"]
+__all__ = ["CALLER", "UNDELIVERED", "Forest", "TreeNode", "circumstances", "node_ids", "tree_metadata"]
+
+CALLER: Final = "caller"
+UNDELIVERED: Final = "undelivered"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,7 +26,8 @@ class TreeNode:
         seq: the order of commits; the same as ``id``.
         truncated: whether its generation ended at the length limit.
         committed_at: seconds since the epoch; for people, the order is ``seq``.
-        response_id: id of the engine's answer, which the agent saw too; empty where the engine gave none.
+        response_id: id of the answer as the agent saw it; empty where it had none.
+        undelivered: whether no agent received the answer.
     """
 
     id: int
@@ -32,6 +37,7 @@ class TreeNode:
     truncated: bool
     committed_at: float
     response_id: str
+    undelivered: bool = False
 
     @property
     def completion_span(self) -> tuple[int, int]:
@@ -67,12 +73,19 @@ class Forest:
             raise ValueError(f"the active node {self.active} is none of {len(self.nodes)} nodes")
 
     @classmethod
-    def of(cls, checkpoints: Sequence[Checkpoint], active: Checkpoint | None) -> Forest:
+    def of(
+        cls,
+        checkpoints: Sequence[Checkpoint],
+        active: Checkpoint | None,
+        *,
+        undelivered: Container[Checkpoint] = (),
+    ) -> Forest:
         """The forest of ``checkpoints``, which are in the order of their commits.
 
         Args:
             checkpoints: all of a session; the parent of each stands before it.
             active: the one that the session's records and metadata show.
+            undelivered: those whose answer no agent received.
         """
         numbers = {checkpoint: index for index, checkpoint in enumerate(checkpoints)}
         return cls(
@@ -85,6 +98,7 @@ class Forest:
                     truncated=checkpoint.finish_reason == "length",
                     committed_at=checkpoint.record.timestamp,
                     response_id=checkpoint.response_id or "",
+                    undelivered=checkpoint in undelivered,
                 )
                 for index, checkpoint in enumerate(checkpoints)
             ),
@@ -95,6 +109,11 @@ class Forest:
     def of_line(cls, leaf: Checkpoint | None) -> Forest:
         """The forest of one line of checkpoints, root to ``leaf``."""
         return cls.of(path_of(leaf), leaf)
+
+    @property
+    def undelivered(self) -> frozenset[Checkpoint]:
+        """The turns whose answer no agent received."""
+        return frozenset(node.checkpoint for node in self.nodes if node.undelivered)
 
     def leaves(self) -> list[TreeNode]:
         """Nodes that no other extends, in order of commits."""
@@ -123,12 +142,23 @@ def tree_metadata(forest: Forest) -> dict[str, Any]:
                 "completion_span": list(node.completion_span),
                 "num_tokens": len(node.checkpoint.tokens),
                 "response_id": node.response_id,
+                **circumstances(node.checkpoint, undelivered=node.undelivered),
             }
             for node in forest.nodes
         ],
         "leaves": [{"node_id": leaf.id, "path_node_ids": node_ids(forest.path(leaf))} for leaf in forest.leaves()],
         "active": forest.active,
     }
+
+
+def circumstances(checkpoint: Checkpoint, *, undelivered: bool) -> dict[str, Any]:
+    """Who made the request of a turn, where it said so, and whether its answer was not delivered; JSON-like."""
+    found: dict[str, Any] = {}
+    if checkpoint.caller != NOBODY:
+        found[CALLER] = checkpoint.caller.to_json()
+    if undelivered:
+        found[UNDELIVERED] = True
+    return found
 
 
 def node_ids(path: Sequence[TreeNode]) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from trio_sessions.core.history import Checkpoint
-from trio_sessions.core.samples.forest import Forest, node_ids
+from trio_sessions.core.samples.forest import CALLER, UNDELIVERED, Forest, circumstances, node_ids
 from trio_sessions.core.samples.line import AssemblyRules, assemble
 from trio_sessions.core.samples.sample import Sample
 from trio_sessions.core.samples.turns import TurnReader
@@ -18,7 +18,7 @@ Mismatches: TypeAlias = Callable[[Checkpoint], Sequence[Mapping[str, Any]] | Non
 """How a line differs from the template's own rendering, as JSON-like findings; None where that cannot be told."""
 
 LEAF: Final = "leaf"
-SERVER_KEYS: Final = ("accumulated_token_ids", "tito_session_mismatch", LEAF)
+SERVER_KEYS: Final = ("accumulated_token_ids", "tito_session_mismatch", LEAF, CALLER, UNDELIVERED)
 """Keys of a sample's metadata that say what the server knows; an agent cannot replace them."""
 
 
@@ -28,7 +28,8 @@ def assemble_leaves(
     """A sample for every leaf, in order of commits; a leaf that ``max_seq_len`` leaves no output has none.
 
     Its metadata has, beside what ``assemble`` writes, the keys ``accumulated_token_ids``, ``leaf`` (``node_id``,
-    ``parent``, ``path_node_ids``, ``response_id``) and, where it can be told, ``tito_session_mismatch``.
+    ``parent``, ``path_node_ids``, ``response_id``) and, where it can be told, ``tito_session_mismatch`` ``caller``
+    and ``undelivered``.
 
     Raises:
         SampleAssemblyFailed: see ``assemble``; the first leaf that fails decides.
@@ -48,6 +49,7 @@ def assemble_leaves(
                 "path_node_ids": node_ids(path),
                 "response_id": leaf.response_id,
             },
+            **circumstances(leaf.checkpoint, undelivered=leaf.undelivered),
         }
         findings = mismatches(leaf.checkpoint)
         if findings is not None:

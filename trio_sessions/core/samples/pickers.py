@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
+from trio_sessions.core.samples.forest import CALLER
 from trio_sessions.core.samples.leaves import LEAF, leaf_id, path_ids
 from trio_sessions.core.samples.sample import Sample
 
-__all__ = ["PICKERS", "Picker", "active_only", "drop_retries", "keep_all", "longest"]
+__all__ = ["PICKERS", "Picker", "active_only", "by_agent", "drop_retries", "keep_all", "longest"]
 
 Picker: TypeAlias = Callable[[list[Sample], Mapping[str, Any]], Sequence[Sample]]
 
@@ -21,8 +22,8 @@ Picker: TypeAlias = Callable[[list[Sample], Mapping[str, Any]], Sequence[Sample]
 def drop_retries(samples: list[Sample], session_metadata: Mapping[str, Any]) -> list[Sample]:
     """All leaves but those that a retry took the place of; longest paths first, then latest commits.
 
-    A leaf is superseded when a turn was committed later that extends the same node. Roots extend nothing: they are
-    retries of each other when they have the same prompt, and lines of their own when they have not.
+    A leaf is superseded when the same caller committed a turn later that extends the same node. Roots extend nothing:
+    they are retries of each other when they have the same caller and prompt, and lines of their own when they have not.
     """
     nodes = session_metadata["tree"]["nodes"]
     siblings: dict[int, list[int]] = {}
@@ -33,9 +34,13 @@ def drop_retries(samples: list[Sample], session_metadata: Mapping[str, Any]) -> 
 
     def superseded(sample: Sample) -> bool:
         leaf, parent = leaf_id(sample), sample.metadata[LEAF]["parent"]
-        if parent is not None:
-            return siblings[parent][-1] > leaf
-        return any(root > leaf and prompt == prompts[leaf] for root, prompt in prompts.items())
+        later = (
+            siblings[parent]
+            if parent is not None
+            else [root for root, prompt in prompts.items() if prompt == prompts[leaf]]
+        )
+        caller = nodes[leaf].get(CALLER)
+        return any(node > leaf and nodes[node].get(CALLER) == caller for node in later)
 
     return _longest_first([sample for sample in samples if not superseded(sample)])
 
@@ -57,9 +62,38 @@ def active_only(samples: list[Sample], session_metadata: Mapping[str, Any]) -> l
     return [sample for sample in samples if leaf_id(sample) == max(behind, default=None)]
 
 
+def by_agent(samples: list[Sample], session_metadata: Mapping[str, Any]) -> list[Sample]:
+    """The lines of each agent together, side requests left out.
+
+    What ``drop_retries`` keeps, without titles and summaries; agents in the order in which they first appear, and the
+    lines of one agent in the order in which they began, which is that of its compactions.
+    """
+    nodes = session_metadata["tree"]["nodes"]
+    order: dict[tuple[str | None, str | None], int] = {}
+    for node in nodes:
+        order.setdefault(_agent(node), len(order))
+    kept = [
+        sample
+        for sample in drop_retries(samples, session_metadata)
+        if "purpose" not in nodes[leaf_id(sample)].get(CALLER, {})
+    ]
+    return sorted(kept, key=lambda sample: (order[_agent(nodes[leaf_id(sample)])], path_ids(sample)))
+
+
 PICKERS: Final[Mapping[str, Picker]] = MappingProxyType(
-    {"drop_retries": drop_retries, "keep_all": keep_all, "longest": longest, "active_only": active_only}
+    {
+        "drop_retries": drop_retries,
+        "keep_all": keep_all,
+        "longest": longest,
+        "active_only": active_only,
+        "by_agent": by_agent,
+    }
 )
+
+
+def _agent(node: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    caller = node.get(CALLER, {})
+    return caller.get("agent"), caller.get("thread")
 
 
 def _longest_first(samples: list[Sample]) -> list[Sample]:

@@ -10,8 +10,10 @@ try:
 except ImportError as error:  # pragma: no cover - the suite itself needs hypothesis
     raise ImportError("trio_sessions.testing.strategies needs Hypothesis: pip install 'trio-sessions[test]'") from error
 
+from trio_sessions.testing.strategies.agents import AGENTS, AgentHabits, agent_replays, replay_of
 from trio_sessions.testing.strategies.answers import BrokenAnswer, BrokenRule, broken_engine_answers, engine_answers
 from trio_sessions.testing.strategies.bodies import chat_bodies
+from trio_sessions.testing.strategies.changes import changed_meaning, changed_reasoning
 from trio_sessions.testing.strategies.conversations import (
     conversations,
     messages,
@@ -24,16 +26,22 @@ from trio_sessions.testing.strategies.tokens import Extend, lineages, token_ids
 from trio_sessions.testing.strategies.values import json_values
 
 __all__ = [
+    "AGENTS",
+    "AgentHabits",
     "BrokenAnswer",
     "BrokenRule",
     "Extend",
+    "agent_replays",
     "broken_engine_answers",
+    "changed_meaning",
+    "changed_reasoning",
     "chat_bodies",
     "conversations",
     "engine_answers",
     "json_values",
     "lineages",
     "messages",
+    "replay_of",
     "replays",
     "respelled",
     "token_ids",

@@ -5,7 +5,7 @@ Source of the rules: the HTTP contract (docs/wire.md), "one chat turn".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import msgspec
 from trio_sessions.core import json
 from trio_sessions.core.history import Checkpoint
 from trio_sessions.core.request import ChatBody, read_chat_body
+from trio_sessions.core.stream import Delta
 from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.engine.headers import json_from_engine
 from trio_sessions.service.dialect import Reading
@@ -23,6 +24,7 @@ from trio_sessions.web.dialects.sse import data_event
 
 __all__ = ["ChatDialect"]
 
+_NULL: Final = msgspec.Raw(b"null")
 _DONE: Final = b"data: [DONE]\n\n"
 # A comment, which chat clients skip.
 _KEEP_ALIVE: Final = b": waiting for the engine\n\n"
@@ -64,6 +66,10 @@ class ChatExchange:
     extends: Checkpoint | None = None
     dropped: Sequence[str] = ()
 
+    def under(self, response_id: str | None) -> ChatExchange:
+        """The same: answers keep the engine's id."""
+        return self
+
     def answered(self, answer: EngineAnswer) -> Reply:
         """The engine's JSON object."""
         return Reply(status=answer.status, headers=json_from_engine(answer.headers), body=answer.body)
@@ -76,6 +82,9 @@ class ChatExchange:
 class ChatEvents:
     """See ``trio_sessions.service.dialect.EventWriter``."""
 
+    def __init__(self) -> None:
+        self._begun = False
+
     def opening(self) -> bytes:
         """A comment: a chunk has the engine's id, which is not known yet."""
         return _KEEP_ALIVE
@@ -84,25 +93,23 @@ class ChatEvents:
         """A comment."""
         return _KEEP_ALIVE
 
+    def delta(self, delta: Delta) -> bytes:
+        """A chunk with what is new."""
+        role = {} if self._begun else {"role": "assistant"}
+        self._begun = True
+        texts = {"reasoning_content": delta.reasoning, "content": delta.content}
+        new = {name: text for name, text in texts.items() if text}
+        return data_event(_chunk(delta.head, {**role, **new}, finish_reason=None))
+
     def finish(self, answer: EngineAnswer) -> bytes:
-        """The answer as one ``chat.completion.chunk``, and ``[DONE]``."""
+        """The answer as one ``chat.completion.chunk``, or what of it no chunk had, and ``[DONE]``."""
         completion = _object_decoder.decode(answer.body)
         choice = _object_decoder.decode(_list_decoder.decode(completion["choices"])[0])
-        null = msgspec.Raw(b"null")
-        chunk: dict[str, Any] = {
-            "id": completion.get("id", null),
-            "object": "chat.completion.chunk",
-            "created": completion.get("created", null),
-            "model": completion.get("model", null),
-            "choices": [
-                {
-                    "index": 0,
-                    "delta": _delta(choice["message"]),
-                    "finish_reason": choice.get("finish_reason", null),
-                }
-            ],
-        }
-        usage = completion.get("usage", null)
+        message = _delta(choice["message"])
+        if self._begun:
+            message = {"tool_calls": message["tool_calls"]} if "tool_calls" in message else {}
+        chunk = _chunk(completion, message, finish_reason=choice.get("finish_reason", _NULL))
+        usage = completion.get("usage", _NULL)
         if bytes(usage) != b"null":
             chunk["usage"] = usage
         return data_event(chunk) + _DONE
@@ -110,6 +117,16 @@ class ChatEvents:
     def broken(self, failure: Failure) -> bytes:
         """OpenAI's error object as an event, which its clients raise."""
         return data_event({"error": _error(failure)}) + _DONE
+
+
+def _chunk(head: Mapping[str, Any], delta: Mapping[str, Any], *, finish_reason: Any) -> dict[str, Any]:
+    return {
+        "id": head.get("id", _NULL),
+        "object": "chat.completion.chunk",
+        "created": head.get("created", _NULL),
+        "model": head.get("model", _NULL),
+        "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}],
+    }
 
 
 def _error(failure: Failure) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from trio_sessions.service.failure import Failure, engine_failure
 from trio_sessions.service.replies import Reply, json_reply
 from trio_sessions.web.dialects.answer import ChatAnswer
 from trio_sessions.web.dialects.responses.events import ResponseEvents
+from trio_sessions.web.dialects.responses.ids import ItemIds
 from trio_sessions.web.dialects.responses.request import ReadRequest, read_request
 
 __all__ = ["ResponsesDialect", "ResponsesExchange"]
@@ -71,6 +72,13 @@ class ResponsesExchange:
     def dropped(self) -> Sequence[str]:
         """What was left out."""
         return self.request.dropped
+
+    def under(self, response_id: str | None) -> ResponsesExchange:
+        """The same with the response id of an attempt that it repeats."""
+        if response_id is None:
+            return self
+        form = replace(self.request.form, ids=ItemIds(response_id.removeprefix("resp_")))
+        return replace(self, request=replace(self.request, form=form))
 
     def answered(self, answer: EngineAnswer) -> Reply:
         """A Response object."""

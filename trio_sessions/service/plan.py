@@ -1,0 +1,248 @@
+"""From a client's request to the exact prompt: read it, find what it extends, render what it adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from trio_sessions.core import json
+from trio_sessions.core.boundary import BoundaryEvent
+from trio_sessions.core.caller import NOBODY, Caller
+from trio_sessions.core.history import Attachment, RenderedWith, Seam, SeamPolicy, decide_seam
+from trio_sessions.core.matchers import MATCHERS, Matcher
+from trio_sessions.core.purpose import purpose_of
+from trio_sessions.core.request import EngineRequest, PreparedRequest, RequestPolicy, prepare_request
+from trio_sessions.core.tokens import TokenIds
+from trio_sessions.engine.base import Headers
+from trio_sessions.errors import AppendRoleNotSupported
+from trio_sessions.render.base import Extension, Renderer
+from trio_sessions.service.dialect import Dialect, Exchange, Reading, Waiting
+from trio_sessions.service.offload import Offloader
+from trio_sessions.service.session import Session, WaitsForDisconnect
+
+__all__ = ["Plan", "Planner", "ReadRequest", "TurnRequest"]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """A client's request for a turn as it arrived.
+
+    Attributes:
+        caller: who made it; what it is for is told from the request itself.
+        gone: returns when the client has gone away; None where the turn is cancelled then.
+        waiting: keeps the client of a stream waiting; None where it waits without a word.
+    """
+
+    method: str
+    query: str
+    headers: Headers
+    body: bytes
+    caller: Caller = NOBODY
+    gone: WaitsForDisconnect | None = None
+    waiting: Waiting | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadRequest:
+    """A request as its dialect reads it.
+
+    Attributes:
+        exchange: the request, and how its answer is written.
+        prepared: what goes to the engine, still without a prompt.
+        matcher: decides whether it repeats what is stored.
+        caller: who made it, and what for.
+    """
+
+    exchange: Exchange
+    prepared: PreparedRequest
+    matcher: Matcher
+    caller: Caller
+
+    def digest(self, dialect: str) -> bytes:
+        """Of all that is asked for, in that dialect, whether as a stream or not."""
+        extends = self.exchange.extends
+        asked = (
+            dialect,
+            self.caller.to_json(),
+            self.prepared.fields,
+            self.prepared.template_kwargs,
+            None if extends is None else extends.response_id,
+        )
+        digest = blake2b(json.encode(asked), digest_size=16)
+        digest.update(self.prepared.spelled_messages or json.encode(list(self.prepared.messages)))
+        return digest.digest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A turn between prepare and commit.
+
+    Attributes:
+        attachment: where it joins the history.
+        caller: who made it, and what for.
+        stored: the ids that stand there.
+        extension: what the prompt has behind them.
+        rendered_with: tools and template kwargs.
+        events: what is declared at the seam.
+        request: for the engine, with the exact prompt.
+    """
+
+    attachment: Attachment
+    caller: Caller
+    stored: TokenIds
+    extension: Extension
+    rendered_with: RenderedWith
+    events: tuple[BoundaryEvent, ...]
+    request: EngineRequest
+
+
+class Planner:
+    """Plans turns.
+
+    Args:
+        renderer: messages to ids.
+        matcher: decides whether replayed history is the stored one; None for what each dialect's clients need.
+        policy: what the launch adds to every request.
+        seams: what the launch wants where a request extends a stored turn.
+        max_seq_len: most ids of a prompt and its answer; None for no limit.
+        new_id: draws ids, 32 lowercase hex digits.
+        clock: wall clock, seconds since the epoch.
+        offloader: threads for long computations.
+    """
+
+    def __init__(
+        self,
+        *,
+        renderer: Renderer,
+        matcher: Matcher | None,
+        policy: RequestPolicy,
+        seams: SeamPolicy,
+        max_seq_len: int | None,
+        new_id: Callable[[], str],
+        clock: Callable[[], float],
+        offloader: Offloader,
+    ) -> None:
+        self._renderer = renderer
+        self._matcher = matcher
+        self._policy = policy
+        self._seams = seams
+        self._max_seq_len = max_seq_len
+        self._new_id = new_id
+        self._clock = clock
+        self._offload = offloader.run
+
+    def read(self, session: Session, request: TurnRequest, dialect: Dialect) -> ReadRequest:
+        """The request as ``dialect`` reads it; nothing of the session is changed.
+
+        Raises:
+            InvalidRequest: it cannot be read, or asks for what cannot be done.
+        """
+        exchange = dialect.read(
+            request.body,
+            Reading(
+                sent=session.sent,
+                roles=lambda: self._renderer.appendable_roles(self._renderer.effective_kwargs({})),
+                answered=session.answered,
+                new_id=self._new_id,
+                now=self._clock,
+            ),
+        )
+        purpose = purpose_of(exchange.chat)
+        return ReadRequest(
+            exchange=exchange,
+            prepared=prepare_request(exchange.chat, self._policy),
+            matcher=self._matcher or MATCHERS[dialect.matcher],
+            caller=request.caller if purpose is None else replace(request.caller, purpose=purpose),
+        )
+
+    async def plan(self, session: Session, read: ReadRequest, *, size: int, settles: bool = True) -> Plan:
+        """What becomes of a request, which the session is open for. The session's lock is held.
+
+        Args:
+            session: the session.
+            read: the request.
+            size: how much work it is to look through its messages, as ``Offloader`` counts it.
+            settles: whether a refused role leaves the session rolled back, as the contract has it.
+
+        Raises:
+            SessionError: of the kinds that attaching, rendering and the budget have; the session is as before, but for
+                the one rollback that the contract pins.
+        """
+        prepared = read.prepared
+        # The lock is held, so that the history stays as it is while a thread looks at it.
+        seam = await self._offload(lambda: self._attach(session, read), size=size)
+        kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
+        attachment = seam.attachment
+        stored = attachment.tokens.materialize()
+        weight = self._renderer.weight(
+            attachment.appended, stored=attachment.stored, tools=prepared.tools, kwargs=kwargs
+        )
+        if attachment.base is None:
+            prompt = await self._offload(
+                lambda: self._renderer.render(
+                    attachment.appended, tools=prepared.tools, kwargs=kwargs, now=session.created
+                ),
+                size=weight,
+            )
+            extension = Extension(keep=0, token_ids=prompt)
+        else:
+            try:
+                extension = await self._offload(
+                    lambda: self._extend(attachment, stored, prepared, kwargs, now=session.created), size=weight
+                )
+            except AppendRoleNotSupported:
+                if settles:
+                    session.history.settle_refused_role(attachment)
+                raise
+        input_ids = np.concatenate([stored[: extension.keep], extension.token_ids])
+        request = prepared.engine_request(
+            input_ids, template_kwargs=kwargs, stored_tokens=len(stored), max_seq_len=self._max_seq_len
+        )
+        return Plan(
+            attachment=attachment,
+            caller=read.caller,
+            stored=stored,
+            extension=extension,
+            rendered_with=seam.rendered_with,
+            events=seam.events(keep=extension.keep, synthetic=extension.synthetic, rendered=extension.events),
+            request=request,
+        )
+
+    def _attach(self, session: Session, read: ReadRequest) -> Seam:
+        prepared = read.prepared
+        found = session.history.attach(
+            prepared.messages, read.matcher, caller=read.caller, extends=read.exchange.extends
+        )
+        kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
+        return decide_seam(found, prepared.messages, RenderedWith.of(prepared.tools, kwargs), self._seams)
+
+    def _extend(
+        self,
+        attachment: Attachment,
+        stored: TokenIds,
+        prepared: PreparedRequest,
+        kwargs: Mapping[str, Any],
+        *,
+        now: datetime,
+    ) -> Extension:
+        allowed = self._renderer.appendable_roles(kwargs)
+        for index, message in enumerate(attachment.appended, start=len(attachment.stored)):
+            if message["role"] not in allowed:
+                because = f" ({attachment.divergence})" if attachment.divergence else ""
+                raise AppendRoleNotSupported(
+                    f"appended message at index {index} has role={message['role']!r}, allowed={sorted(allowed)}"
+                    f"{because}; the selected TITO fixed template does not support appending this role"
+                )
+        return self._renderer.extend(
+            stored,
+            stored_messages=attachment.stored,
+            appended=attachment.appended,
+            tools=prepared.tools,
+            kwargs=kwargs,
+            now=now,
+        )
