@@ -16,8 +16,8 @@ from tests.web.support import (
     Served,
     Session,
     assistant,
-    settle,
     serving_app,
+    settle,
     until,
     user,
 )
