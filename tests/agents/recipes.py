@@ -9,7 +9,7 @@ from pathlib import Path
 
 PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
 
-_SECTION = re.compile(r"^###? (.+)\n(.*?)(?=^###? |\Z)", re.MULTILINE | re.DOTALL)
+_SECTION = re.compile(r"^###? ([^\n]+)\n(.*?)(?=^###? |\Z)", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECTIONS = dict(_SECTION.findall(PAGE))
 
