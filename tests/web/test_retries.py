@@ -9,10 +9,26 @@ import httpx
 import pytest
 import trio
 
-from tests.web.support import CHAT, Serve, Served, Session, assistant, settle, until, user
+from tests.web.support import (
+    CHAT,
+    RawConnection,
+    Serve,
+    Served,
+    Session,
+    assistant,
+    serving_app,
+    settle,
+    until,
+    user,
+)
+from trio_sessions.config import Settings
 from trio_sessions.core.samples import decode_samples
 from trio_sessions.engine.base import EngineAnswer
+from trio_sessions.hosting import fate_of
+from trio_sessions.serve import gateway_app
+from trio_sessions.service.gateway import Gateway
 from trio_sessions.testing.engine import HeldCalls, ScriptedEngine, chat_answer
+from trio_sessions.testing.toy import ToyRenderer
 
 FIRST = {"x-stainless-retry-count": "0"}
 AGAIN = {"x-stainless-retry-count": "1"}
@@ -271,3 +287,28 @@ async def test_an_answer_that_arrived_is_not_undelivered(session: Session) -> No
     await session.turn(user("hi"))
     await settle()
     assert "undelivered" not in await session.metadata()
+
+
+@pytest.mark.parametrize("grace", [0.0, 60.0])
+async def test_nor_is_one_whose_client_leaves_as_soon_as_it_has_it(grace: float) -> None:
+    gateway = Gateway(Settings(port=0, stream_grace=grace), engine=ScriptedEngine(), renderer=ToyRenderer())
+    inner = gateway_app(gateway)
+
+    async def slower_than_its_client(scope: Any, receive: Any, send: Any) -> None:
+        async def sent(event: Any) -> None:
+            await send(event)
+            if event["type"] == "http.response.body" and not event["more_body"]:
+                await until(lambda: fate_of(scope).closed)
+
+        await inner(scope, receive, sent)
+
+    session = gateway.registry.create()
+    body = json.dumps({"messages": [user("hi")], "stream": True}).encode()
+    head = f"POST /sessions/{session.id}/{CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    async with serving_app(slower_than_its_client, keep_alive=60) as port:
+        async with RawConnection(await trio.open_tcp_stream("127.0.0.1", port)) as connection:
+            await connection.send(head.encode() + body)
+            assert (await connection.response(to="POST")).body.endswith(b"data: [DONE]\n\n")
+        await settle()
+    assert len(session.history.nodes) == 1
+    assert session.undelivered() == frozenset()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from trio_sessions.engine.base import Headers
 from trio_sessions.errors import ClientDisconnected
-from trio_sessions.hosting import client_lost
+from trio_sessions.hosting import fate_of
 from trio_sessions.service.ask import CHAT_PATH
 from trio_sessions.service.dialect import Dialect
 from trio_sessions.service.failure import Failure
@@ -107,12 +107,14 @@ class TurnRoutes:
             else:
                 await _send(_failed(dialect, failure), send)
             return
+        fate = fate_of(scope)
+        too_late = fate.closed
         if stream.writer is not None:
             await stream.end(turn.reply.body)
         else:
             await _send(turn.reply, send)
         if turn.committed is not None:
-            if client_lost(scope):
+            if too_late or fate.broken:
                 self._gateway.turns.undelivered(session, turn.committed)
             elif turn.repeated:
                 session.mark_delivered(turn.committed)
