@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from trio_sessions.engine.base import Headers
 from trio_sessions.service.dialect import EventWriter
 from trio_sessions.service.failure import Failure
 from trio_sessions.service.replies import STREAM_HEADERS
+from trio_sessions.web.headers import budget_header
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGISendCallable
@@ -42,24 +42,24 @@ class EventStream:
         self._sleep = trio.CancelScope()
         self._lock = trio.Lock()
 
-    async def keep(self, writer: EventWriter, headers: Headers) -> None:
+    async def keep(self, writer: EventWriter, remaining_tokens: int | None) -> None:
         """See ``trio_sessions.service.dialect.Waiting``."""
         with self._sleep:
             await trio.sleep(self._grace)
         if self._settled:
             return
-        await self._write(writer, headers, writer.opening())
+        await self._write(writer, remaining_tokens, writer.opening())
         while not self._settled:
             self._sleep = trio.CancelScope()
             with self._sleep:
                 await trio.sleep(self._interval)
             if not self._settled:
-                await self._write(writer, headers, writer.keep_alive())
+                await self._write(writer, remaining_tokens, writer.keep_alive())
 
-    async def write(self, writer: EventWriter, headers: Headers, body: bytes) -> None:
+    async def write(self, writer: EventWriter, remaining_tokens: int | None, body: bytes) -> None:
         """See ``trio_sessions.service.dialect.Waiting``."""
         self.settle()
-        await self._write(writer, headers, body)
+        await self._write(writer, remaining_tokens, body)
 
     def settle(self) -> bool:
         """See ``trio_sessions.service.dialect.Waiting``."""
@@ -76,13 +76,16 @@ class EventStream:
         assert self.writer is not None
         await self.end(self.writer.broken(failure))
 
-    async def _write(self, writer: EventWriter, headers: Headers, body: bytes) -> None:
+    async def _write(self, writer: EventWriter, remaining_tokens: int | None, body: bytes) -> None:
         opens = self.writer is None
         self.writer = writer
         # An event that was cut in the middle would be no event, and what follows would be part of it.
         with trio.CancelScope(shield=True):
             async with self._lock:
                 if opens:
-                    head = [(name.encode(), value.encode()) for name, value in (*STREAM_HEADERS, *headers)]
+                    head = [
+                        (name.encode(), value.encode())
+                        for name, value in (*STREAM_HEADERS, *budget_header(remaining_tokens))
+                    ]
                     await self._send({"type": "http.response.start", "status": 200, "headers": head, "trailers": False})
                 await self._send({"type": "http.response.body", "body": body, "more_body": True})

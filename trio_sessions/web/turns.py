@@ -17,13 +17,15 @@ from trio_sessions.service.ask import CHAT_PATH
 from trio_sessions.service.dialect import Dialect
 from trio_sessions.service.failure import Failure
 from trio_sessions.service.gateway import Gateway
-from trio_sessions.service.plan import TurnRequest
 from trio_sessions.service.replies import Reply, json_reply
+from trio_sessions.service.request import TurnRequest
 from trio_sessions.web.callers import caller_of
 from trio_sessions.web.dialects.chat import ChatDialect
 from trio_sessions.web.dialects.messages import MessagesDialect
 from trio_sessions.web.dialects.responses import ResponsesDialect
 from trio_sessions.web.errors import advice_on, failure_of
+from trio_sessions.web.headers import budget_header
+from trio_sessions.web.marks import retry_mark
 from trio_sessions.web.paths import SessionTarget, session_target
 from trio_sessions.web.streams import EventStream
 
@@ -82,18 +84,8 @@ class TurnRoutes:
     ) -> None:
         settings = self._gateway.settings
         stream = EventStream(send, grace=settings.stream_grace, interval=settings.keep_alive)
-        headers = _headers(scope)
-        request = TurnRequest(
-            method=scope["method"],
-            # The engine is asked by chat, to which another dialect's query means nothing.
-            query=scope["query_string"].decode("latin-1") if target.path == CHAT_PATH else "",
-            headers=headers,
-            body=await _body(receive),
-            caller=caller_of(headers, agent=target.agent),
-            # Behind the body a client can only go away.
-            gone=receive,
-            waiting=stream,
-        )
+        # Behind the body a client can only go away.
+        request = replace(await _request(target, scope, receive), gone=receive, waiting=stream)
         try:
             session = self._gateway.registry.get(target.session_id)
             turn = await self._gateway.turns.run(session, request, dialect)
@@ -112,12 +104,10 @@ class TurnRoutes:
         if stream.writer is not None:
             await stream.end(turn.reply.body)
         else:
-            await _send(turn.reply, send)
-        if turn.committed is not None:
-            if too_late or fate.broken:
-                self._gateway.turns.undelivered(session, turn.committed)
-            elif turn.repeated:
-                session.mark_delivered(turn.committed)
+            await _send(turn.reply, send, budget_header(turn.remaining_tokens))
+        lost = too_late or fate.broken
+        if turn.committed is not None and (lost or turn.shared):
+            self._gateway.turns.note_delivery(session, turn.committed, received=not lost)
 
     async def _count(
         self,
@@ -127,14 +117,7 @@ class TurnRoutes:
         receive: ASGIReceiveCallable,
         send: ASGISendCallable,
     ) -> None:
-        headers = _headers(scope)
-        request = TurnRequest(
-            method=scope["method"],
-            query="",
-            headers=headers,
-            body=await _body(receive),
-            caller=caller_of(headers, agent=target.agent),
-        )
+        request = await _request(target, scope, receive)
         try:
             session = self._gateway.registry.get(target.session_id)
             reply = json_reply({"input_tokens": await self._gateway.turns.count(session, request, dialect)})
@@ -149,8 +132,17 @@ def _failed(dialect: Dialect, failure: Failure) -> Reply:
     return replace(reply, headers=(*reply.headers, *advice_on(failure)))
 
 
-def _headers(scope: HTTPScope) -> Headers:
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+async def _request(target: SessionTarget, scope: HTTPScope, receive: ASGIReceiveCallable) -> TurnRequest:
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+    return TurnRequest(
+        method=scope["method"],
+        # The engine is asked by chat, to which another dialect's query means nothing.
+        query=scope["query_string"].decode("latin-1") if target.path == CHAT_PATH else "",
+        headers=headers,
+        body=await _body(receive),
+        caller=caller_of(headers, agent=target.agent),
+        mark=retry_mark(headers),
+    )
 
 
 async def _body(receive: ASGIReceiveCallable) -> bytes:
@@ -161,8 +153,8 @@ async def _body(receive: ASGIReceiveCallable) -> bytes:
     return event["body"]
 
 
-async def _send(reply: Reply, send: ASGISendCallable) -> None:
-    headers = [(name.encode(), value.encode()) for name, value in reply.headers]
+async def _send(reply: Reply, send: ASGISendCallable, more: Headers = ()) -> None:
+    headers = [(name.encode(), value.encode()) for name, value in (*reply.headers, *more)]
     # RFC 9110, 8.6: what has no content says no length.
     if reply.status != 204:
         headers.append((b"content-length", str(len(reply.body)).encode()))
