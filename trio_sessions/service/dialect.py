@@ -46,16 +46,19 @@ class EventWriter(Protocol):
         """The beginning of the stream, before anything of the answer is known; written at most once."""
 
     def keep_alive(self) -> bytes:
-        """What tells the client that the answer is still on its way; after ``opening``."""
+        """What tells the client that the answer is still on its way; after ``opening`` or a ``delta`` that was some."""
 
     def delta(self, delta: Delta) -> bytes:
-        """A part of the answer, also where nothing was written before."""
+        """A part of the answer, also where nothing was written before; empty where the client is not shown it."""
 
     def finish(self, answer: EngineAnswer) -> bytes:
-        """All that is still missing of ``answer``, whose body is compact JSON without replay payloads, and the end."""
+        """All that is still missing of ``answer``, whose body is compact JSON without replay payloads, and the end.
+
+        Where there were deltas, its reasoning and its content begin with theirs: it is made of them.
+        """
 
     def broken(self, failure: Failure) -> bytes:
-        """The error event that ends the stream instead; after ``opening``."""
+        """The error event that ends the stream instead; after ``opening`` or a ``delta`` that was some."""
 
 
 class Exchange(Protocol):

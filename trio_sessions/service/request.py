@@ -10,6 +10,7 @@ from trio_sessions.core import json
 from trio_sessions.core.caller import NOBODY, Caller
 from trio_sessions.core.matchers import Matcher
 from trio_sessions.core.request import PreparedRequest
+from trio_sessions.core.stream import Delta
 from trio_sessions.engine.base import Headers
 from trio_sessions.service.dialect import EventWriter, Exchange
 from trio_sessions.service.retries import RetryMark
@@ -21,21 +22,20 @@ __all__ = ["ReadRequest", "TurnRequest", "Waiting"]
 class Waiting(Protocol):
     """Keeps the client of a stream waiting while the engine works."""
 
-    async def keep(self, writer: EventWriter, remaining_tokens: int | None) -> None:
-        """Until ``settle``: open the stream after a while, and then show now and again that it is alive.
+    def begin(self, writer: EventWriter, remaining_tokens: int | None) -> None:
+        """From now on until ``settle``: open the stream after a while, or with the first part of the answer, and then
+        show now and again that it is alive.
 
         Args:
-            writer: of the stream.
+            writer: of the stream; nobody else uses it until ``settle``.
             remaining_tokens: how many ids the prompt leaves, for the head of the reply; None where there is no limit.
         """
 
-    async def write(self, writer: EventWriter, remaining_tokens: int | None, body: bytes) -> None:
-        """Send a part of the answer, with which the stream is opened if it was not yet; from now on it needs no other
-        sign that it is alive.
-        """
+    def offer(self, delta: Delta) -> None:
+        """A part of the answer, which is sent as soon as the client has taken what was sent before."""
 
     def settle(self) -> bool:
-        """Open nothing any more and say nothing more; whether the stream was opened."""
+        """Open nothing any more and write nothing more, what was offered included; whether the stream was opened."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from trio_sessions.core.completion import Completion, extract_completion
 from trio_sessions.core.history import Checkpoint, TurnRecord
 from trio_sessions.core.prefix import assert_pretokenized_prefix
 from trio_sessions.core.request import SentMessages
-from trio_sessions.core.stream import Delta
 from trio_sessions.core.tokens import TokenIds
 from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.errors import (
@@ -45,7 +44,7 @@ from trio_sessions.service.offload import Offloader
 from trio_sessions.service.plan import Plan, Planner
 from trio_sessions.service.registry import SessionRegistry
 from trio_sessions.service.replies import STREAM_HEADERS, Reply
-from trio_sessions.service.request import ReadRequest, TurnRequest, Waiting
+from trio_sessions.service.request import ReadRequest, TurnRequest
 from trio_sessions.service.retries import Attempt, AttemptResult
 from trio_sessions.service.session import Session
 
@@ -90,7 +89,6 @@ class _Turn:
     dialect: Dialect
     arrived: float
     log: structlog.stdlib.BoundLogger
-    nursery: trio.Nursery
     attempt: Attempt | None = None
 
 
@@ -180,8 +178,8 @@ class TurnPipeline:
 
         try:
             with self._registry.running(session), self._metrics.turns_in_flight.track_inprogress():
-                async with session.request_nursery(None if request.gone is None else gone) as nursery:
-                    turn = _Turn(session, request, dialect, arrived, log, nursery)
+                async with session.request_nursery(None if request.gone is None else gone):
+                    turn = _Turn(session, request, dialect, arrived, log)
                     ended = await self._turn(turn)
                 outcome = ended.outcome
                 return ended.reply
@@ -284,7 +282,7 @@ class TurnPipeline:
             session.id,
             turn.request,
             plan.request,
-            pass_on=_passer_on(turn.request.waiting, writer, remaining),
+            pass_on=None if writer is None or turn.request.waiting is None else turn.request.waiting.offer,
             size=size,
         )
         asked, opened = await self._keep_waiting(turn, writer, remaining, ask)
@@ -337,7 +335,7 @@ class TurnPipeline:
         waiting = turn.request.waiting
         if writer is None or waiting is None:
             return await until(), False
-        turn.nursery.start_soon(waiting.keep, writer, remaining)
+        waiting.begin(writer, remaining)
         result = await until()
         return result, waiting.settle()
 
@@ -407,18 +405,6 @@ def _shared_fields(plan: Plan) -> bytes:
     """What was asked for beside the messages, in the base's own bytes where it is the same: tools are kept once."""
     base, fields = plan.attachment.base, plan.request.fields
     return base.record.request_fields if base is not None and base.record.request_fields == fields else fields
-
-
-def _passer_on(
-    waiting: Waiting | None, writer: EventWriter | None, remaining: int | None
-) -> Callable[[Delta], Awaitable[None]] | None:
-    if waiting is None or writer is None:
-        return None
-
-    async def pass_on(delta: Delta) -> None:
-        await waiting.write(writer, remaining, writer.delta(delta))
-
-    return pass_on
 
 
 def _reply(exchange: Exchange, writer: EventWriter | None, bare: EngineAnswer) -> Reply:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from trio_sessions.engine.base import Headers
 from trio_sessions.errors import ClientDisconnected
 from trio_sessions.hosting import fate_of
@@ -47,6 +49,10 @@ _COUNTS: Final[Mapping[str, Dialect]] = {
     "v1/v1/messages/count_tokens": _MESSAGES,
 }
 
+# A nursery is opened only for requests that may be answered with a stream. One that hides the word behind escapes is
+# answered, and its stream begins with the answer.
+_MAY_STREAM: Final = b'"stream"'
+
 
 class TurnRoutes:
     """Serves turns, and hands every other request to ``app``.
@@ -82,10 +88,26 @@ class TurnRoutes:
         receive: ASGIReceiveCallable,
         send: ASGISendCallable,
     ) -> None:
-        settings = self._gateway.settings
-        stream = EventStream(send, grace=settings.stream_grace, interval=settings.keep_alive)
+        request = await _request(target, scope, receive)
         # Behind the body a client can only go away.
-        request = replace(await _request(target, scope, receive), gone=receive, waiting=stream)
+        request = replace(request, gone=receive)
+        if _MAY_STREAM not in request.body:
+            await self._answer(target, dialect, request, scope, send, None)
+            return
+        settings = self._gateway.settings
+        async with trio.open_nursery() as nursery:
+            stream = EventStream(send, nursery, grace=settings.stream_grace, interval=settings.keep_alive)
+            await self._answer(target, dialect, replace(request, waiting=stream), scope, send, stream)
+
+    async def _answer(
+        self,
+        target: SessionTarget,
+        dialect: Dialect,
+        request: TurnRequest,
+        scope: HTTPScope,
+        send: ASGISendCallable,
+        stream: EventStream | None,
+    ) -> None:
         try:
             session = self._gateway.registry.get(target.session_id)
             turn = await self._gateway.turns.run(session, request, dialect)
@@ -94,14 +116,17 @@ class TurnRoutes:
         except Exception as error:  # noqa: BLE001
             # Whatever it was, the client gets an answer, as from Quart's error handlers.
             failure = failure_of(error, path=scope["path"])
-            if stream.writer is not None:
+            if stream is not None and stream.settle():
                 await stream.end_with(failure)
             else:
                 await _send(_failed(dialect, failure), send)
             return
+        finally:
+            if stream is not None:
+                stream.settle()
         fate = fate_of(scope)
         too_late = fate.closed
-        if stream.writer is not None:
+        if stream is not None and stream.opened:
             await stream.end(turn.reply.body)
         else:
             await _send(turn.reply, send, budget_header(turn.remaining_tokens))
