@@ -31,6 +31,7 @@ def test_the_client_exports_exactly_these_names() -> None:
         "AssemblyFailed",
         "AsyncClient",
         "AsyncSession",
+        "BaseUrls",
         "ChatCompletion",
         "Client",
         "ClientError",

@@ -73,6 +73,9 @@ class _Awaited:
     def attach(self, session_id: str) -> Any:
         return _wrapped(self._inner.attach(session_id))
 
+    def base_urls(self, **fields: Any) -> Any:
+        return self._inner.base_urls(**fields)
+
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Any]:
         with self._inner.session() as session:

@@ -69,6 +69,7 @@ def test_a_rollout(driver: Driver, server: Scripted, url: str) -> None:
         assert (await client.health()).instance_id == "i"
         async with client.session() as session:
             assert (session.id, session.base_url) == ("abc", f"{url}/sessions/abc/v1")
+            assert session.base_urls().anthropic == f"{url}/sessions/abc"
             turn = await session.chat([USER], temperature=0.5, tools=[])
             assert (turn.message, turn.response_id) == (MESSAGE, "r1")
             assert (await session.read()).session_id == "abc"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from anthropic import Anthropic
 from openai import OpenAI
 
 from tests.client.drivers import Driver
@@ -111,6 +112,23 @@ def test_an_openai_client_in_the_session(driver: Driver, gateway: str) -> None:
             return await session.read()
 
     assert len(driver.run(gateway, scenario).records) == 1
+
+
+def test_several_agents_in_one_session(driver: Driver, tree_gateway: str) -> None:
+    """Two with names, by the API of each, and one without."""
+
+    async def scenario(client):
+        async with client.session() as session:
+            one, two = session.base_urls(agent="one"), session.base_urls(agent="sub agent 2")
+            OpenAI(base_url=one.openai, api_key="unused").chat.completions.create(model="m", messages=[USER])
+            Anthropic(base_url=two.anthropic, api_key="unused").messages.create(
+                model="m", messages=[USER], max_tokens=50
+            )
+            await session.chat([USER])
+            return await session.samples()
+
+    callers = [sample.metadata.get("caller") for sample in driver.run(tree_gateway, scenario).samples]
+    assert sorted(map(str, callers)) == ["None", "{'agent': 'one'}", "{'agent': 'sub agent 2'}"]
 
 
 def test_what_the_gateway_refuses(driver: Driver, gateway: str) -> None:

@@ -248,10 +248,21 @@ def test_a_url_that_is_none_is_refused(url):
 
 def test_a_url_may_have_a_path_and_a_slash_at_its_end():
     assert check_base_url("https://host/gateway/") == "https://host/gateway"
-    assert wire.openai_base_url("https://host/gateway", "ab") == "https://host/gateway/sessions/ab/v1"
+    assert wire.base_urls("https://host/gateway", "ab").openai == "https://host/gateway/sessions/ab/v1"
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
 def test_a_timeout_that_cannot_be_waited_for_is_refused(seconds):
     with pytest.raises(ConfigurationError, match="positive number of seconds"):
         check_timeout(seconds)
+
+
+def test_an_agents_name_is_one_segment_of_a_path():
+    urls = wire.base_urls("http://h", "ab", agent="sub agent?é")
+    assert urls == wire.BaseUrls(
+        openai="http://h/sessions/ab/agents/sub%20agent%3F%C3%A9/v1",
+        anthropic="http://h/sessions/ab/agents/sub%20agent%3F%C3%A9",
+    )
+    for name in ("", "a/b"):
+        with pytest.raises(ValueError, match="an agent's name is not empty and has no slash"):
+            wire.base_urls("http://h", "ab", agent=name)

@@ -72,7 +72,10 @@ def served(draw):
         calls[at]["function"] = function
         message = {**message, "tool_calls": calls}
     if message.get("reasoning_content") and draw(st.booleans()):
-        message = {**message, "reasoning_content": draw(st.sampled_from(["<think>", "a\n</think>\n", "a\n\n\nb "]))}
+        message = {
+            **message,
+            "reasoning_content": draw(st.sampled_from(["<think>", "a\n</think>\n", "\n\n a\n\n\nb "])),
+        }
     return message
 
 
@@ -327,6 +330,7 @@ BY_AGENT = {
     ],
     "smolagents": [
         (SILENT, assistant([{"type": "text", "text": f"\nCalling tools:\n{LISTED}"}])),
+        (with_arguments(""), assistant(f"\nCalling tools:\n{[call({})]}")),
         (like(SILENT, content=None), assistant(f"Calling tools:\n{LISTED}")),
         (like(THOUGHT, content=" Let me look.\n"), assistant(f"Let me look.\nCalling tools:\n{LISTED}")),
         (
@@ -515,10 +519,11 @@ def test_a_part_that_is_no_text_may_get_cache_control():
         LISTED.replace("c1", "c2"),
         LISTED.replace("'f'", "'g'"),
         LISTED.replace("'path'", "b'path'"),
-        LISTED.replace("10", "10+0j"),
+        LISTED.replace("10", "(10+0j)"),
         LISTED.replace("[", "(").replace("]", ",)"),
         f"[{LISTED[1:-1]}, {LISTED[1:-1].replace('c1', 'c2')}]",
         f"{LISTED} ok",
+        "[{[]: 1}]",
         f"{LISTED} # and more",
         f"{LISTED}\n",
         f" {LISTED}",
@@ -555,6 +560,13 @@ def test_long_calls_as_text(lines, compared):
     assert not agent(with_arguments(arguments), assistant(listed.replace("line", "LINE", 1)))
 
 
+@pytest.mark.parametrize("text", ["-" * 100_000 + "1", "1" + "+1" * 50_000, "[" * 1_000, "f" + "()" * 50_000, "\0"])
+def test_text_that_python_cannot_parse(text):
+    stored = with_arguments(json.dumps({"text": "line\n" * 20_000}))
+    for listed in (text, f"[{text}]", f"[{text}"):
+        assert not agent(stored, assistant(f"\nCalling tools:\n{listed}"))
+
+
 @pytest.mark.parametrize("number", ["9" * 5_000, "0x" + "f" * 5_000])
 def test_numbers_that_python_does_not_print(number):
     text = f'{{"a":{"9" * 5_000}}}'
@@ -571,6 +583,7 @@ def test_deep_arguments_never_blow_the_stack(depth, opener, closer):
     assert not agent(with_arguments(text), with_arguments(text.replace("1", "2")))
     listed = f"[{{'id': 'c1', 'type': 'function', 'function': {{'name': 'f', 'arguments': {text}}}}}]"
     assert agent(with_arguments(text), assistant(f"\nCalling tools:\n{listed}")) in (True, False)
+    assert not agent(with_arguments(text), assistant(f"\nCalling tools:\n{LISTED}"))
 
 
 def test_numbers_have_no_limit_of_digits():

@@ -14,8 +14,8 @@ from trio_sessions.config import Settings
 from trio_sessions.engine.base import Engine
 from trio_sessions.render.base import Renderer
 from trio_sessions.service.gateway import Gateway
-from trio_sessions.service.plan import TurnRequest
 from trio_sessions.service.replies import Reply
+from trio_sessions.service.request import TurnRequest
 from trio_sessions.service.session import Session
 from trio_sessions.testing.engine import HeldCall, HeldCalls, ScriptedEngine
 from trio_sessions.testing.toy import ToyRenderer
@@ -31,11 +31,13 @@ class Bench:
     """A gateway on a test bench.
 
     Attributes:
+        engine: what it asks.
         now: the wall clock of new sessions.
     """
 
     def __init__(self, engine: Engine, renderer: Renderer, **settings: Any) -> None:
         numbers = itertools.count(1)
+        self.engine = engine
         self.now = datetime(2025, 12, 31, 23, 59)
         self.gateway = Gateway(
             Settings(engine="http://unused", **settings),
@@ -79,8 +81,7 @@ class HeldBench(Bench):
 
     def __init__(self, renderer: Renderer, **settings: Any) -> None:
         self.calls = HeldCalls()
-        self.engine = ScriptedEngine(otherwise=self.calls)
-        super().__init__(self.engine, renderer, **settings)
+        super().__init__(ScriptedEngine(otherwise=self.calls), renderer, **settings)
 
     @property
     def call(self) -> HeldCall:

@@ -57,7 +57,7 @@ async def declared(made, session):
 
 
 def prompts(made):
-    return [json.loads(call.body)["input_ids"] for call in made.gateway.turns._engine.calls]
+    return [json.loads(call.body)["input_ids"] for call in made.engine.calls]
 
 
 def counted(made):

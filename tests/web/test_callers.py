@@ -24,6 +24,7 @@ AGENTS = {
         {"thread-id": "t2", "x-codex-parent-thread-id": "t", "x-openai-subagent": "review"},
         Caller(agent="review", thread="t2", parent="t"),
     ),
+    "pi, by way of responses": ({"session_id": "p", "x-client-request-id": "p"}, Caller(thread="p")),
     "opencode": ({"x-session-id": "o"}, Caller(thread="o")),
     "opencode, sub-agent": ({"x-session-id": "o2", "x-parent-session-id": "o"}, Caller(thread="o2", parent="o")),
 }

@@ -42,7 +42,7 @@ CONTROL_PLANE = [
     "update_weights_from_disk",
     "v1/chat/completions/",
     "v1/load_lora_adapter",
-    "v1/responses",
+    "v1/responses/resp_1",
     "V1/MODELS",
     "v1/modelsx",
     "v1",

@@ -9,10 +9,27 @@ import httpx
 import pytest
 import trio
 
-from tests.web.support import CHAT, Serve, Served, Session, assistant, settle, until, user
+from tests.web.support import (
+    CHAT,
+    RawConnection,
+    Serve,
+    Served,
+    Session,
+    assistant,
+    serving_app,
+    settle,
+    until,
+    user,
+)
+from trio_sessions.config import Settings
 from trio_sessions.core.samples import decode_samples
 from trio_sessions.engine.base import EngineAnswer
+from trio_sessions.errors import EngineUnreachable
+from trio_sessions.hosting import fate_of
+from trio_sessions.serve import gateway_app
+from trio_sessions.service.gateway import Gateway
 from trio_sessions.testing.engine import HeldCalls, ScriptedEngine, chat_answer
+from trio_sessions.testing.toy import ToyRenderer
 
 FIRST = {"x-stainless-retry-count": "0"}
 AGAIN = {"x-stainless-retry-count": "1"}
@@ -117,6 +134,29 @@ async def test_what_failed_is_tried_again(serve: Serve, failure: EngineAnswer) -
     assert content(await session.chat(user("hi"), headers=AGAIN)) == "ok"
 
 
+@pytest.mark.parametrize("failure", [EngineAnswer(503, (), b"{}"), EngineUnreachable("ReadError", "cut")])
+async def test_a_retry_of_what_failed_does_not_get_the_answer_of_another_sample(serve: Serve, failure: Any) -> None:
+    """Two samples of one prompt look the same, but for the attempt that failed and comes again."""
+    session = await (
+        await serve(ScriptedEngine(chat_answer("one"), failure, chat_answer("two")), mode="tree")
+    ).session()
+    assert content(await session.chat(user("hi"), headers=FIRST)) == "one"
+    assert (await session.chat(user("hi"), headers=FIRST)).status_code >= 500
+    assert content(await session.chat(user("hi"), headers=AGAIN)) == "two"
+    # From now on a retry can only be one of those that were answered.
+    assert content(await session.chat(user("hi"), headers=AGAIN)) == "one"
+    assert len(await session.records()) == 1
+    assert len(session.served.engine.calls) == 3
+
+
+@pytest.mark.parametrize("count", ["0" * 5000, "9" * 5000, "-1", "1.5", "", "\u00b2"])
+async def test_a_retry_count_may_be_anything(serve: Serve, count: str) -> None:
+    session = await (await serve(numbered(), mode="tree")).session()
+    await session.chat(user("hi"), headers=FIRST)
+    again = await session.chat(user("hi"), headers={"x-stainless-retry-count": count.encode("latin-1")})
+    assert content(again) == ("1" if count.startswith("9") else "2")
+
+
 async def test_the_window_closes(serve: Serve) -> None:
     session = await (await serve(numbered(), retry_window=0.0, mode="tree")).session()
     assert content(await session.chat(user("hi"), headers=FIRST)) == "1"
@@ -219,6 +259,23 @@ async def test_a_client_that_leaves_alone_ends_its_turn_and_the_retry_is_a_new_o
     assert len(await flights.session.records()) == 1
 
 
+async def test_what_one_of_two_clients_received_is_not_undelivered(flights: Flights) -> None:
+    """The first gets its answer, and the one that joined it leaves while it is sent."""
+    await flights.start("first", FIRST)
+    await flights.start("second", AGAIN)
+    inside = flights.session.served.gateway.registry.get(flights.session.id)
+    async with inside.lock:
+        [call] = flights.held.waiting
+        call.answer(chat_answer("ok"))
+        await settle()
+        await flights.leave("second")
+    await settle()
+    assert content(flights.replies["first"]) == "ok"
+    assert "undelivered" not in await flights.session.metadata()
+    metrics = flights.session.served.gateway.metrics
+    assert metrics.registry.get_sample_value("trio_sessions_undelivered_turns_total") == 0
+
+
 async def test_all_get_the_failure_of_the_turn_they_joined(flights: Flights) -> None:
     await flights.start("first", FIRST)
     await flights.start("second", AGAIN)
@@ -271,3 +328,28 @@ async def test_an_answer_that_arrived_is_not_undelivered(session: Session) -> No
     await session.turn(user("hi"))
     await settle()
     assert "undelivered" not in await session.metadata()
+
+
+@pytest.mark.parametrize("grace", [0.0, 60.0])
+async def test_nor_is_one_whose_client_leaves_as_soon_as_it_has_it(grace: float) -> None:
+    gateway = Gateway(Settings(port=0, stream_grace=grace), engine=ScriptedEngine(), renderer=ToyRenderer())
+    inner = gateway_app(gateway)
+
+    async def slower_than_its_client(scope: Any, receive: Any, send: Any) -> None:
+        async def sent(event: Any) -> None:
+            await send(event)
+            if event["type"] == "http.response.body" and not event["more_body"]:
+                await until(lambda: fate_of(scope).closed)
+
+        await inner(scope, receive, sent)
+
+    session = gateway.registry.create()
+    body = json.dumps({"messages": [user("hi")], "stream": True}).encode()
+    head = f"POST /sessions/{session.id}/{CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    async with serving_app(slower_than_its_client, keep_alive=60) as port:
+        async with RawConnection(await trio.open_tcp_stream("127.0.0.1", port)) as connection:
+            await connection.send(head.encode() + body)
+            assert (await connection.response(to="POST")).body.endswith(b"data: [DONE]\n\n")
+        await settle()
+    assert len(session.history.nodes) == 1
+    assert session.delivery.undelivered() == frozenset()

@@ -23,7 +23,7 @@ from trio_sessions.client.errors import (
     UnusableAnswer,
 )
 from trio_sessions.client.retry import NO_RETRIES, RetryPolicy
-from trio_sessions.client.wire import ChatCompletion, Health, SessionState
+from trio_sessions.client.wire import BaseUrls, ChatCompletion, Health, SessionState
 from trio_sessions.core.samples import PrefixCacheInfo, Sample, SamplesReply
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "AssemblyFailed",
     "AsyncClient",
     "AsyncSession",
+    "BaseUrls",
     "ChatCompletion",
     "Client",
     "ClientError",

@@ -25,7 +25,7 @@ from trio_sessions.client.transport import (
     client_options,
     request_options,
 )
-from trio_sessions.client.wire import Call, ChatCompletion, Health, SessionState
+from trio_sessions.client.wire import BaseUrls, Call, ChatCompletion, Health, SessionState
 from trio_sessions.core.samples import SamplesReply
 
 __all__ = ["Client", "Session"]
@@ -135,8 +135,17 @@ class Session:
 
     @property
     def base_url(self) -> str:
-        """Where an OpenAI client finds it."""
-        return wire.openai_base_url(self._place.url, self.id)
+        """Where an OpenAI client finds it; see ``base_urls``."""
+        return self.base_urls().openai
+
+    def base_urls(self, *, agent: str | None = None) -> BaseUrls:
+        """Where agents find it.
+
+        Args:
+            agent: a name for one of several agents that share the session, such as a sub-agent: it stays on branches of
+                its own, and its samples carry the name. None for an agent that is alone, or says itself who it is.
+        """
+        return wire.base_urls(self._place.url, self.id, agent=agent)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of {self._client.base_url}>"

@@ -26,16 +26,17 @@ from trio_sessions.core.samples import SamplesReply, decode_samples
 
 __all__ = [
     "Answer",
+    "BaseUrls",
     "Call",
     "ChatCompletion",
     "Created",
     "Health",
     "SessionState",
+    "base_urls",
     "chat",
     "create_session",
     "delete",
     "health",
-    "openai_base_url",
     "read",
     "samples",
 ]
@@ -165,9 +166,36 @@ class SessionState:
     metadata: dict[str, Any]
 
 
-def openai_base_url(gateway: str, session_id: str) -> str:
-    """Where an OpenAI client finds a session."""
-    return f"{gateway}{_path(session_id)}/v1"
+@dataclass(frozen=True, slots=True)
+class BaseUrls:
+    """Where agents find a session.
+
+    Attributes:
+        openai: base URL of clients of OpenAI's APIs, which has the version in it.
+        anthropic: base URL of clients of Anthropic's API, which has not.
+    """
+
+    openai: str
+    anthropic: str
+
+
+def base_urls(gateway: str, session_id: str, *, agent: str | None = None) -> BaseUrls:
+    """Where agents find a session.
+
+    Args:
+        gateway: URL of the gateway, or of the worker that has the session.
+        session_id: the session.
+        agent: a name that tells this agent from others of the session; None for an agent that is alone, or says itself
+            who it is.
+
+    Raises:
+        ValueError: the name is empty or has a slash.
+    """
+    if agent is not None and (not agent or "/" in agent):
+        raise ValueError(f"an agent's name is not empty and has no slash, got {agent!r}")
+    below = "" if agent is None else f"/agents/{quote(agent, safe='')}"
+    url = f"{gateway}{_path(session_id)}{below}"
+    return BaseUrls(openai=f"{url}/v1", anthropic=url)
 
 
 def health() -> Call[Health]:

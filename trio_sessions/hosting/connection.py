@@ -105,7 +105,7 @@ class Connection(TCPServer):
                 break
             await self.protocol.handle(RawData(data))
         await self.protocol.handle(Closed())
-        self._fate.lost = True
+        self._fate.closed = True
         self._idle_timer.end()
 
     async def protocol_send(self, event: Event) -> None:
@@ -125,7 +125,7 @@ class Connection(TCPServer):
         if isinstance(event, Updated):
             # A request has come, and of HTTP/1 the first thing that is sent for it is the head of its answer.
             self._head_due = not event.idle and isinstance(self.protocol.protocol, H11Protocol)
-        if not (self._fate.lost and isinstance(event, Updated)):
+        if not (isinstance(event, Updated) and (self._fate.closed or self._fate.broken)):
             await super().protocol_send(event)
 
     async def _send(self, data: bytes) -> None:
@@ -138,7 +138,7 @@ class Connection(TCPServer):
             with trio.CancelScope(shield=True):
                 await self.stream.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._fate.lost = True
+            self._fate.broken = True
             await self.protocol.handle(Closed())
         finally:
             self.send_lock.release()

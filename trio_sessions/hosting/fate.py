@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 if TYPE_CHECKING:
     from hypercorn.typing import HTTPScope
 
-__all__ = ["STATE_KEY", "ConnectionFate", "client_lost"]
+__all__ = ["STATE_KEY", "ConnectionFate", "fate_of"]
 
 STATE_KEY: Final = "trio_sessions.connection"
 """Under which the ASGI scope's ``state`` has a ``ConnectionFate``."""
@@ -19,15 +19,20 @@ STATE_KEY: Final = "trio_sessions.connection"
 class ConnectionFate:
     """What became of a connection.
 
+    A client that closed it before its answer was sent cannot have received that; one that closes it afterwards most
+    often has, since some do as soon as they have all they need.
+
     Attributes:
-        lost: whether its client has closed it, or could not be sent something.
+        closed: whether its client has closed it.
+        broken: whether it could not be sent something.
     """
 
-    lost: bool = False
+    closed: bool = False
+    broken: bool = False
 
 
-def client_lost(scope: HTTPScope) -> bool:
-    """Whether the client of a request cannot have received all that was sent; False where the server does not say."""
-    state: Mapping[str, object] = dict(scope.get("state") or {})
+def fate_of(scope: HTTPScope) -> ConnectionFate:
+    """The fate of a request's connection, as it becomes known; where the server does not say, nothing happens to it."""
+    state = cast("Mapping[str, object]", scope.get("state") or {})
     fate = state.get(STATE_KEY)
-    return isinstance(fate, ConnectionFate) and fate.lost
+    return fate if isinstance(fate, ConnectionFate) else ConnectionFate()

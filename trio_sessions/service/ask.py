@@ -8,13 +8,14 @@ from functools import partial
 from typing import Final
 
 import structlog
+import trio
 
 from trio_sessions.core import json
 from trio_sessions.core.request import EngineRequest
 from trio_sessions.core.stream import AnswerAssembler, Delta, EventSplitter
 from trio_sessions.engine.base import Engine, EngineAnswer, EngineCall
 from trio_sessions.service.offload import Offloader
-from trio_sessions.service.plan import TurnRequest
+from trio_sessions.service.request import TurnRequest
 
 __all__ = ["CHAT_PATH", "Asked", "EngineAsker"]
 
@@ -31,11 +32,13 @@ class Asked:
         answer: the engine's, whole.
         request: what it was sent.
         sent_bytes: how large that was.
+        engine_seconds: how long the engine took.
     """
 
     answer: EngineAnswer
     request: EngineRequest
     sent_bytes: int
+    engine_seconds: float
 
 
 class EngineAsker:
@@ -91,7 +94,9 @@ class EngineAsker:
 
     async def _ask_whole(self, session_id: str, turn: TurnRequest, request: EngineRequest, *, size: int) -> Asked:
         body = await self._offload_json(request.encode, size=size)
-        return Asked(await self._engine.call(_call(session_id, turn, body)), request, len(body))
+        began = trio.current_time()
+        answer = await self._engine.call(_call(session_id, turn, body))
+        return Asked(answer, request, len(body), engine_seconds=trio.current_time() - began)
 
     async def _stream(
         self,
@@ -112,11 +117,13 @@ class EngineAsker:
                 if delta is not None:
                     pass_on(delta)
 
+        began = trio.current_time()
         answer = await self._engine.stream(_call(session_id, turn, body), take)
+        engine_seconds = trio.current_time() - began
         if answer.status == 200:
             whole = await self._offload_json(assembler.answer, size=assembler.weight)
             answer = EngineAnswer(status=200, headers=answer.headers, body=whole)
-        return Asked(answer, request, len(body))
+        return Asked(answer, request, len(body), engine_seconds=engine_seconds)
 
 
 def _call(session_id: str, turn: TurnRequest, body: bytes) -> EngineCall:

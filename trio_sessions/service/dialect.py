@@ -6,7 +6,6 @@ chat answer. Dialects only compute; when to send what is decided elsewhere.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,11 +13,11 @@ from typing import Protocol
 from trio_sessions.core.history import Checkpoint
 from trio_sessions.core.request import ChatBody, SentMessages
 from trio_sessions.core.stream import Delta
-from trio_sessions.engine.base import EngineAnswer, Headers
+from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.service.failure import Failure
 from trio_sessions.service.replies import Reply
 
-__all__ = ["Dialect", "EventWriter", "Exchange", "Reading", "Waiting"]
+__all__ = ["Dialect", "EventWriter", "Exchange", "Reading"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +36,7 @@ class Reading:
     roles: Callable[[], frozenset[str]]
     answered: Callable[[str], Checkpoint | None]
     new_id: Callable[[], str]
-    now: Callable[[], float] = time.time
+    now: Callable[[], float]
 
 
 class EventWriter(Protocol):
@@ -60,25 +59,6 @@ class EventWriter(Protocol):
 
     def broken(self, failure: Failure) -> bytes:
         """The error event that ends the stream instead; after ``opening`` or a ``delta`` that was some."""
-
-
-class Waiting(Protocol):
-    """Keeps the client of a stream waiting while the engine works."""
-
-    def begin(self, writer: EventWriter, headers: Headers) -> None:
-        """From now on until ``settle``: open the stream after a while, or with the first part of the answer, and then
-        show now and again that it is alive.
-
-        Args:
-            writer: of the stream; nobody else uses it until ``settle``.
-            headers: for the head of the reply, beside those that every stream has.
-        """
-
-    def offer(self, delta: Delta) -> None:
-        """A part of the answer, which is sent as soon as the client has taken what was sent before."""
-
-    def settle(self) -> bool:
-        """Open nothing any more and write nothing more, what was offered included; whether the stream was opened."""
 
 
 class Exchange(Protocol):

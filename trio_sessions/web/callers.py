@@ -1,6 +1,6 @@
 """Who calls, from what agents put into their headers.
 
-Sources: the requests of Claude Code, Codex and opencode; docs/agents.md lists them.
+Sources: the requests of Claude Code, Codex, opencode and pi; docs/agents.md lists them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ CALLER_HEADERS: Final[Mapping[str, _Part]] = {
     "x-openai-subagent": "agent",
     "thread-id": "thread",
     "x-codex-parent-thread-id": "parent",
+    "session_id": "thread",
     "x-session-id": "thread",
     "x-parent-session-id": "parent",
 }

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from trio_sessions.core.stream import Delta
-from trio_sessions.engine.base import Headers
 from trio_sessions.service.dialect import EventWriter
 from trio_sessions.service.failure import Failure
 from trio_sessions.service.replies import STREAM_HEADERS
+from trio_sessions.web.headers import budget_header
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGISendCallable
@@ -34,12 +34,10 @@ class EventStream:
         grace: seconds until the stream is opened.
         interval: seconds between signs of life.
 
-    Attributes:
-        writer: of the stream once it was opened, else None.
     """
 
     def __init__(self, send: ASGISendCallable, nursery: trio.Nursery, *, grace: float, interval: float) -> None:
-        self.writer: EventWriter | None = None
+        self._writer: EventWriter | None = None
         self._send = send
         self._nursery = nursery
         self._grace = grace
@@ -50,21 +48,26 @@ class EventStream:
         self._idle = trio.Event()
         self._idle.set()
 
-    def begin(self, writer: EventWriter, headers: Headers) -> None:
-        """See ``trio_sessions.service.dialect.Waiting``."""
+    @property
+    def opened(self) -> bool:
+        """Whether its head was sent, or is being sent."""
+        return self._writer is not None
+
+    def begin(self, writer: EventWriter, remaining_tokens: int | None) -> None:
+        """See ``trio_sessions.service.request.Waiting``."""
         self._idle = trio.Event()
-        self._nursery.start_soon(self._run, writer, headers)
+        self._nursery.start_soon(self._run, writer, remaining_tokens)
 
     def offer(self, delta: Delta) -> None:
-        """See ``trio_sessions.service.dialect.Waiting``."""
+        """See ``trio_sessions.service.request.Waiting``."""
         self._offered.add(delta)
         self._news.set()
 
     def settle(self) -> bool:
-        """See ``trio_sessions.service.dialect.Waiting``."""
+        """See ``trio_sessions.service.request.Waiting``."""
         self._settled = True
         self._news.set()
-        return self.writer is not None
+        return self.opened
 
     async def end(self, body: bytes) -> None:
         """The rest of a stream that was opened and settled."""
@@ -73,10 +76,10 @@ class EventStream:
 
     async def end_with(self, failure: Failure) -> None:
         """The error event that ends a stream that was opened and settled."""
-        assert self.writer is not None
-        await self.end(self.writer.broken(failure))
+        assert self._writer is not None
+        await self.end(self._writer.broken(failure))
 
-    async def _run(self, writer: EventWriter, headers: Headers) -> None:
+    async def _run(self, writer: EventWriter, remaining_tokens: int | None) -> None:
         try:
             due = trio.current_time() + self._grace
             while not self._settled:
@@ -88,17 +91,19 @@ class EventStream:
                     self._news = trio.Event()
                     body = writer.delta(self._offered.take())
                 else:
-                    body = writer.opening() if self.writer is None else writer.keep_alive()
+                    body = writer.opening() if self._writer is None else writer.keep_alive()
                 if body:
-                    await self._write(writer, headers, body)
+                    await self._write(writer, remaining_tokens, body)
                     due = trio.current_time() + self._interval
         finally:
             self._idle.set()
 
-    async def _write(self, writer: EventWriter, headers: Headers, body: bytes) -> None:
-        if self.writer is None:
-            self.writer = writer
-            head = [(name.encode(), value.encode()) for name, value in (*STREAM_HEADERS, *headers)]
+    async def _write(self, writer: EventWriter, remaining_tokens: int | None, body: bytes) -> None:
+        if self._writer is None:
+            self._writer = writer
+            head = [
+                (name.encode(), value.encode()) for name, value in (*STREAM_HEADERS, *budget_header(remaining_tokens))
+            ]
             await self._send({"type": "http.response.start", "status": 200, "headers": head, "trailers": False})
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
 

@@ -95,7 +95,7 @@ async def agent_in(session: Session) -> AsyncIterator[Agent]:
 
 @asynccontextmanager
 async def agent(serve: Serve, *script: Any, **settings: Any) -> AsyncIterator[Agent]:
-    """The SDK in a session of a gateway whose engine answers ``script``."""
+    """The SDK in a session of a gateway whose engine answers ``script``; the rest is as for ``serve``."""
     async with agent_in(await (await serve(ScriptedEngine(*script), **settings)).session()) as talking:
         yield talking
 

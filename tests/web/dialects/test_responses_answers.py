@@ -143,10 +143,11 @@ async def test_a_custom_tool_gets_what_was_sampled_where_its_input_is_not_in_it(
 
 
 async def test_every_call_has_an_id_of_its_own(serve: Serve) -> None:
-    async with agent(serve, ANSWERS["no ids"]) as talking:
+    calls = [call("run", "{}", call_id=call_id) for call_id in ("c0", "", "c0")]
+    async with agent(serve, answer("", *calls)) as talking:
         response = await talking.create("hi", tools=TOOLS)
     digits = response.id.removeprefix("resp_")
-    assert [item["call_id"] for item in items(response)] == [f"call_{digits}_0", f"call_{digits}_1"]
+    assert [item["call_id"] for item in items(response)] == ["c0", f"call_{digits}_1", f"call_{digits}_2"]
 
 
 @pytest.mark.parametrize(

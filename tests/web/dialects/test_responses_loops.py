@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from openai import BadRequestError
 from openai.types.responses import Response
 
 from tests.web.dialects.responses_support import (
@@ -20,6 +21,8 @@ from tests.web.dialects.responses_support import (
     without_ids,
 )
 from tests.web.support import Serve, user
+from trio_sessions.render.base import TemplateKwargs
+from trio_sessions.testing.toy import ToyRenderer
 
 MESSAGES = (
     message(
@@ -117,6 +120,22 @@ async def referring_to_some(talking: Agent, line: Line, given: list[Any]) -> Res
     return response
 
 
+async def referring_without_ids(talking: Agent, line: Line, given: list[Any]) -> Response:
+    """Names the first item of an answer, and repeats the others without their ids."""
+    response = await talking.create([*line.items, *given], tools=TOOLS)
+    first, *rest = response.output
+    line.items += [*given, {"id": first.id}, *without_ids(rest)]
+    return response
+
+
+async def referring_at_last(talking: Agent, line: Line, given: list[Any]) -> Response:
+    """Repeats an answer, but names its last item."""
+    response = await talking.create([*line.items, *given], tools=TOOLS)
+    *rest, last = response.output
+    line.items += [*given, *rest, {"id": last.id}]
+    return response
+
+
 async def interleaving(talking: Agent, line: Line, given: list[Any]) -> Response:
     """Puts every result directly behind its call."""
     results = {item["call_id"]: item for item in given if "call_id" in item}
@@ -138,6 +157,8 @@ TURNS: list[Turn] = [
     extending,
     referring,
     referring_to_some,
+    referring_without_ids,
+    referring_at_last,
     interleaving,
 ]
 
@@ -154,7 +175,10 @@ async def test_a_session_stays_one_line(serve: Serve, turn: Turn, mode: str) -> 
         ]
 
 
-@pytest.mark.parametrize("turn", [extending, referring, referring_to_some], ids=lambda turn: turn.__name__)
+NAMING: list[Turn] = [extending, referring, referring_to_some, referring_without_ids, referring_at_last]
+
+
+@pytest.mark.parametrize("turn", NAMING, ids=[turn.__name__ for turn in NAMING])
 async def test_what_is_named_is_as_it_was_stored_under_the_strictest_matcher(serve: Serve, turn: Turn) -> None:
     async with agent(serve, *SCRIPT, message_matcher="strict") as talking:
         await take_turns(talking, turn)
@@ -197,6 +221,22 @@ async def test_a_client_that_changes_what_was_said_is_believed(serve: Serve) -> 
     assert asked[0]["function"]["arguments"] == '{"input":"b"}'
 
 
+async def test_a_call_whose_namespace_got_lost_is_known_by_its_id(serve: Serve) -> None:
+    async with agent(serve, answer("", call("agents__run", "{}")), answer("ok"), message_matcher="strict") as talking:
+        response = await talking.create("go", tools=TOOLS[1:])
+        lost = {key: value for key, value in plain(response.output[0]).items() if key != "namespace"}
+        await talking.create([user("go"), lost, result(response.output[0])], tools=TOOLS[1:])
+        assert _calls(talking)[0]["function"]["name"] == "agents__run"
+
+
+async def test_what_stands_behind_a_named_answer_and_is_not_in_it_is_another_message(serve: Serve) -> None:
+    async with agent(serve, answer("a"), answer("b")) as talking:
+        first = await talking.create("go")
+        # A message of its own, which no template has behind an answer.
+        with pytest.raises(BadRequestError, match="appended message at index 2 has role='assistant'"):
+            await talking.create([user("go"), {"id": first.output[0].id}, {"role": "assistant", "content": "c"}])
+
+
 async def test_thoughts_that_a_client_only_names_are_those_that_were_stored(serve: Serve) -> None:
     async with agent(serve, answer("a", reasoning="hm"), answer("b"), message_matcher="strict") as talking:
         response = await talking.create("go", include=["reasoning.encrypted_content"])
@@ -229,6 +269,24 @@ async def test_instructions_lead_and_are_known_again(serve: Serve) -> None:
         await talking.create("more", previous_response_id=second.id, tools=TOOLS)
         assert [one["role"] for one in talking.asked()["messages"]].count("system") == 1
         await assert_one_line(talking.session, 3)
+
+
+class OnePlace(ToyRenderer):
+    """A template with a place for a system message at the head alone."""
+
+    def appendable_roles(self, kwargs: TemplateKwargs) -> frozenset[str]:
+        return frozenset({"user", "tool"})
+
+
+async def test_instructions_are_known_again_among_others(serve: Serve) -> None:
+    kind = "Be kind."
+    async with agent(serve, answer("a"), answer("b"), renderer=OnePlace()) as talking:
+        items: list[Any] = [{"role": "developer", "content": "Be brief."}, user("go")]
+        first = await talking.create(items, instructions=kind)
+        await talking.create("more", previous_response_id=first.id, instructions=kind)
+        await assert_one_line(talking.session, 2)
+        head, *_ = talking.asked()["messages"]
+    assert "".join(part["text"] for part in head["content"]) == "Be kind.\n\nBe brief."
 
 
 @pytest.mark.parametrize("before", ["Be kind.", None])
@@ -273,9 +331,9 @@ async def test_a_response_that_was_taken_back_is_not_there(serve: Serve) -> None
         first = await talking.create("q")
         second = await talking.create("r", previous_response_id=first.id)
         await talking.create("s", previous_response_id=first.id)
-        with pytest.raises(Exception, match=f"Previous response with id '{second.id}' not found") as raised:
+        with pytest.raises(BadRequestError, match=f"Previous response with id '{second.id}' not found") as raised:
             await talking.create("t", previous_response_id=second.id)
-    assert getattr(raised.value, "code", None) == "previous_response_not_found"
+    assert raised.value.code == "previous_response_not_found"
 
 
 async def test_what_is_named_in_a_response_that_is_extended_is_said_once(serve: Serve) -> None:

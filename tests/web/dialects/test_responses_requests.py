@@ -19,7 +19,7 @@ FIRST_ALONE = frozenset({"user", "tool"})
 
 def read(body: Any, *, roles: frozenset[str] = ANYWHERE) -> Exchange:
     """``body`` in a session where nothing was answered."""
-    reading = Reading(sent=None, roles=lambda: roles, answered=lambda _: None, new_id=lambda: "0" * 32)
+    reading = Reading(sent=None, roles=lambda: roles, answered=lambda _: None, new_id=lambda: "0" * 32, now=lambda: 0.0)
     return ResponsesDialect().read(body if isinstance(body, bytes) else json.dumps(body).encode(), reading)
 
 
@@ -132,6 +132,19 @@ def test_ids_keep_answers_apart_and_together() -> None:
         assistant("a"),
         user("q"),
         assistant("a"),
+    ]
+
+    # What has no id joins what has one.
+    assert messages(said("I run."), called("c0", id=f"fc_{one}_0"), returned("c0"), called("c1", id=f"fc_{one}_1")) == [
+        assistant("I run.", tool_calls=[chat_call("c0", "run", "{}"), chat_call("c1", "run", "{}")]),
+        tool("c0", "r"),
+    ]
+
+
+def test_several_thoughts_before_one_text() -> None:
+    assert messages(user("q"), thought("a"), thought("b"), said("c")) == [
+        user("q"),
+        assistant("c", reasoning_content="ab"),
     ]
 
 
@@ -337,6 +350,12 @@ def test_names_that_would_be_the_same_become_others_and_lead_back() -> None:
     assert [one["function"]["name"] for one in exchange.chat.fields["tools"]] == names
     calls = exchange.chat.messages[1]["tool_calls"]
     assert [one["function"]["name"] for one in calls] == [*names, "elsewhere__b"]
+
+
+def test_a_name_that_is_there_twice_is_the_first_of_them() -> None:
+    exchange = read({"input": [user("q"), called("c0")], "tools": [FUNCTION, {**CUSTOM, "name": "run"}]})
+    assert [one["function"]["name"] for one in exchange.chat.fields["tools"]] == ["run", "run_2"]
+    assert exchange.chat.messages[1]["tool_calls"][0]["function"]["name"] == "run"
 
 
 def test_custom_calls_are_calls_with_an_input() -> None:

@@ -6,10 +6,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from trio_sessions.core import json
 from trio_sessions.engine.base import EngineAnswer
 
 __all__ = ["ChatAnswer", "ToolCall", "Usage"]
+
+
+# Only what is asked for is decoded: an answer may have thousands of log probs.
+class _MetaInfo(msgspec.Struct, gc=False):
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
+    cached_tokens: Any = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    message: dict[str, Any]
+    meta_info: _MetaInfo
+    finish_reason: Any = None
+    matched_stop: Any = None
+
+
+class _Answer(msgspec.Struct, gc=False):
+    choices: list[_Choice]
+    id: Any = None
+    model: Any = None
+    created: Any = None
+    usage: Any = None
+
+
+_decoder = msgspec.json.Decoder(_Answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +92,19 @@ class ChatAnswer:
     @classmethod
     def of(cls, answer: EngineAnswer) -> ChatAnswer:
         """From an answer that ``extract_completion`` accepted; whatever else it lacks is empty."""
-        decoded = json.decode(answer.body)
-        choice = decoded["choices"][0]
-        message = choice["message"]
+        decoded = _decoder.decode(answer.body)
+        choice = decoded.choices[0]
+        message = choice.message
         return cls(
-            id=_text(decoded.get("id")),
-            model=_text(decoded.get("model")),
-            created=_count(decoded.get("created")),
+            id=_text(decoded.id),
+            model=_text(decoded.model),
+            created=_count(decoded.created),
             content=_content(message.get("content")),
             reasoning=_text(message.get("reasoning_content")),
             tool_calls=[_call(call) for call in message.get("tool_calls") or ()],
-            finish_reason=_text(choice.get("finish_reason")),
-            stop_text=_stop_text(choice.get("matched_stop")),
-            usage=_usage(_object(decoded.get("usage")), _object(choice.get("meta_info"))),
+            finish_reason=_text(choice.finish_reason),
+            stop_text=_stop_text(choice.matched_stop),
+            usage=_usage(_object(decoded.usage), choice.meta_info),
         )
 
 
@@ -97,12 +124,12 @@ def _content(content: Any) -> str:
     return _text(content)
 
 
-def _usage(usage: Mapping[str, Any], meta: Mapping[str, Any]) -> Usage:
+def _usage(usage: Mapping[str, Any], meta: _MetaInfo) -> Usage:
     details = _object(usage.get("prompt_tokens_details"))
     return Usage(
-        prompt=_count(usage.get("prompt_tokens")) or _count(meta.get("prompt_tokens")),
-        completion=_count(usage.get("completion_tokens")) or _count(meta.get("completion_tokens")),
-        cached=_count(details.get("cached_tokens")) or _count(meta.get("cached_tokens")),
+        prompt=_count(usage.get("prompt_tokens")) or _count(meta.prompt_tokens),
+        completion=_count(usage.get("completion_tokens")) or _count(meta.completion_tokens),
+        cached=_count(details.get("cached_tokens")) or _count(meta.cached_tokens),
     )
 
 

@@ -167,9 +167,10 @@ class ResponseEvents:
 
 
 def _code(failure: Failure) -> str:
-    """One of OpenAI's: of those, agents retry all but the first two."""
+    """One of OpenAI's: agents try again after a server's error and where a rate is limited, and give up otherwise."""
     if failure.code == CONTEXT_OVERFLOW:
         return CONTEXT_OVERFLOW
     if failure.status == 429:
         return "rate_limit_exceeded"
-    return "invalid_prompt" if failure.permanent or failure.status < 500 else "server_error"
+    may_help = failure.status >= 500 or failure.status == 408
+    return "server_error" if may_help and not failure.permanent else "invalid_prompt"
