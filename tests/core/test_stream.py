@@ -366,3 +366,11 @@ def test_the_last_word_on_a_count_is_that_of_the_meta_info_too() -> None:
         extract_completion(
             assembled([events_of([*GOOD, chunk(meta_info={"completion_tokens": 1}), chunk(completion_tokens=2)])])[0]
         )
+
+
+def test_its_weight_is_that_of_all_that_was_added() -> None:
+    assembler = AnswerAssembler()
+    for chunk_ in [*GOOD, {"usage": {"completion_tokens": 2}, "x": "y" * 100_000}]:
+        assembler.add(json.dumps(chunk_).encode())
+    assembler.add(b"[DONE]")
+    assert assembler.weight >= core_json.weight(assembler.answer())
