@@ -132,3 +132,38 @@ async def test_what_was_not_recorded_is_not_given_again(serve: Serve) -> None:
     assert said == records[-1]["response"]["choices"][0]["message"]["content"]
     assert (await session.chat(user("a"), assistant(said), user("go on"))).status_code == 200
     assert len(await session.records()) == 2
+
+
+async def test_a_retry_is_known_although_its_first_took_away_what_it_names(serve: Serve) -> None:
+    """What a request asks for is what it says, not what the session makes of it by now.
+
+    The first gives up the turn that it names, as other instructions render the prompt anew. Its retry is not told that
+    there is no such turn.
+    """
+    session = await (await serve(numbered())).session()
+    path = f"{session.path}/v1/responses"
+    client = session.served.client
+    before = (await client.post(path, json={"instructions": "A", "input": "hi"})).json()
+    body = {"instructions": "B", "input": "go on", "previous_response_id": before["id"]}
+    first = await client.post(path, json=body, headers=KEY)
+    assert first.status_code == 200, first.text
+    again = await client.post(path, json=body, headers=KEY)
+    assert again.status_code == 200, again.text
+    assert again.json()["id"] == first.json()["id"]
+
+
+async def test_a_key_is_still_known_when_what_its_request_points_to_is_gone(serve: Serve) -> None:
+    """As above: reasoning that is only named is read from the session, and no longer there when it is read again."""
+    answers = [chat_answer("a", message={"role": "assistant", "content": "a", "reasoning_content": "why"})]
+    session = await (await serve(ScriptedEngine(*answers))).session()
+    path = f"{session.path}/v1/responses"
+    client = session.served.client
+    reasoning, said = (await client.post(path, json={"input": [user("hi")]})).json()["output"]
+    named = {"type": "reasoning", "id": reasoning["id"], "summary": []}
+    said["content"][0]["text"] = "another"
+    body = {"input": [user("hi"), named, said, user("go on")]}
+    first = await client.post(path, json=body, headers=KEY)
+    assert first.status_code == 200, first.text
+    again = await client.post(path, json=body, headers=KEY)
+    assert again.status_code == 200, again.text
+    assert again.json()["id"] == first.json()["id"]
