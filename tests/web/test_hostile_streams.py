@@ -12,7 +12,7 @@ from tests.web.support import Serve, until
 from trio_sessions.testing.engine import HeldCalls, ScriptedEngine
 
 # What begins the stream repeats it, and is more than fits between the two ends of a connection.
-BODY = json.dumps({"input": "hi", "instructions": "x" * 20_000_000, "stream": True}).encode()
+BODY = json.dumps({"input": "hi", "metadata": {"note": "x" * 20_000_000}, "stream": True}).encode()
 
 
 @pytest.mark.parametrize("end", ["drain", "delete", "deadline"])
