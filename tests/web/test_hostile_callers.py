@@ -8,14 +8,6 @@ from tests.web.support import CHAT, Serve, user
 from trio_sessions.testing.engine import ScriptedEngine
 
 
-async def test_samples_are_reached_below_an_agent_too(serve: Serve) -> None:
-    """docs/wire.md: "All of these below /sessions/{id}/ are also reached below /sessions/{id}/agents/{name}/"."""
-    session = await (await serve()).session()
-    await session.turn(user("hi"))
-    response = await session.served.client.post(f"{session.path}/agents/one/samples", json={})
-    assert response.status_code == 200, response.text
-
-
 async def test_a_name_in_the_path_is_cut_like_one_in_a_header(serve: Serve) -> None:
     session = await (await serve(mode="tree")).session()
     path = f"{session.path}/agents/{'a' * 30_000}/{CHAT}"

@@ -191,6 +191,7 @@ class PreparedRequest:
 
         Raises:
             ContextOverflow: nothing is left.
+            InvalidRequest: there is a limit, and what the client asks for is no number.
         """
         fields = dict(self.fields)
         if max_seq_len is not None:
@@ -317,9 +318,10 @@ def _limit_answer(fields: dict[str, Any], room: int) -> None:
     """Have the engine sample at most ``room`` ids, whichever of the two names the client uses."""
     asked = [name for name in _ANSWER_LIMITS if fields.get(name) is not None]
     for name in asked:
-        # What is no number is for the engine to refuse.
-        if isinstance(fields[name], int | float) and fields[name] > room:
-            fields[name] = room
+        # An engine may read a number in what is none for us.
+        if isinstance(fields[name], bool) or not isinstance(fields[name], int | float):
+            raise InvalidRequest(f"{name} must be a number, got {_kind(fields[name])}")
+        fields[name] = min(fields[name], room)
     if not asked:
         fields[_ANSWER_LIMITS[0]] = room
 

@@ -36,9 +36,9 @@ def caller_of(headers: Headers, *, agent: str | None = None) -> Caller:
     Args:
         headers: names in lower case; of one that is repeated the first counts, and what is longer than anybody's id is
             cut.
-        agent: the name in the request's path, which goes before any header.
+        agent: the name in the request's path, which goes before any header; cut likewise.
     """
-    said: dict[_Part, str] = {} if agent is None else {"agent": agent}
+    said: dict[_Part, str] = {} if agent is None else {"agent": agent[:_LONGEST]}
     for name, value in headers:
         part = CALLER_HEADERS.get(name)
         if part is not None and value:

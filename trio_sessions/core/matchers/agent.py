@@ -45,7 +45,8 @@ def agent(stored: Mapping[str, Any], replayed: Mapping[str, Any]) -> bool:
     if not same_function(stored.get("function_call"), replayed.get("function_call")):
         return False
     calls, calls_again = stored.get("tool_calls"), replayed.get("tool_calls")
-    if same_content(said, said_again):
+    role = stored.get("role")
+    if same_content(said, said_again, without_billing=isinstance(role, str) and role in _SYSTEM_ROLES):
         return same_calls(calls, calls_again)
     text, text_again = text_of(said), text_of(said_again)
     if text is None or text_again is None:

@@ -22,11 +22,14 @@ class _Content:
     others: list[Any]
 
 
-def same_content(stored: Any, replayed: Any) -> bool:
+def same_content(stored: Any, replayed: Any, *, without_billing: bool = False) -> bool:
     """Whether both say the same: the same text, cut into parts or not, with the same other parts between.
 
-    What a text part holds beside its text is ignored, and so is ``cache_control`` in every part. Parts that bill the
-    caller are not there.
+    What a text part holds beside its text is ignored, and so is ``cache_control`` in every part.
+
+    Args:
+        stored, replayed: the contents.
+        without_billing: whether parts that bill the caller count as not there; they stand in system prompts.
     """
     if type(stored) is str and type(replayed) is str:
         return stored == replayed
@@ -37,6 +40,8 @@ def same_content(stored: Any, replayed: Any) -> bool:
         return False
     if _same(left, right):
         return True
+    if not without_billing:
+        return False
     left, right = _read(stored, billed=False), _read(replayed, billed=False)
     return left is not None and right is not None and _same(left, right)
 
