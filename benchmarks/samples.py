@@ -17,7 +17,7 @@ from trio_sessions.core import json
 from trio_sessions.engine.base import EngineAnswer, EngineCall
 from trio_sessions.process import settle
 from trio_sessions.service.gateway import Gateway
-from trio_sessions.service.plan import TurnRequest
+from trio_sessions.service.request import TurnRequest
 from trio_sessions.service.session import Session
 from trio_sessions.testing.engine import ScriptedEngine, chat_answer
 from trio_sessions.testing.toy import ToyRenderer, sampled_ids

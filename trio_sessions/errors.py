@@ -32,6 +32,7 @@ __all__ = [
     "SessionNotFound",
     "TokenizationFailed",
     "TruncatedGeneration",
+    "TurnCancelled",
 ]
 
 
@@ -206,6 +207,12 @@ class ClientDisconnected(SessionError):
     """The client went away before its request was answered; nobody reads this."""
 
     code: ClassVar[str] = "client_disconnected"
+
+
+class TurnCancelled(SessionError):
+    """The turn that a retry joined was cancelled; sending the request again begins another."""
+
+    code: ClassVar[str] = "turn_cancelled"
 
 
 class ServerDraining(SessionError):

@@ -29,7 +29,7 @@ TurnOutcome = Literal[
     "repeated",  # a retry, answered with the turn it repeats
     "refused",  # the client's request was wrong
     "engine_error",  # the engine answered an error, nothing usable, or not at all
-    "cancelled",  # the client went away, or the server shut down
+    "cancelled",  # the client went away, the server shut down, or the session's time was over
     "failed",  # a defect of ours or of the configuration
 ]
 

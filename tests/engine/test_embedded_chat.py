@@ -346,7 +346,6 @@ def test_replay_rows_put_together_are_those_of_the_whole(field: str) -> None:
         ({"input_ids": [-1]}, "between 0 and 8191"),
         ({"input_ids": ["1"]}, "Expected `int`, got `str`"),
         ({"input_ids": [1] * 131_072}, "longer than the model's context length (131072 tokens)"),
-        ({"stream": True}, "return_meta_info is not supported with stream=true"),
         ({"tools": [{"type": "function"}]}, "tools[0] has no function name"),
         ({"tool_choice": "required"}, "there are no tools"),
         ({"tools": [WEATHER], "tool_choice": {"function": {"name": "f"}}}, "not among the tools"),

@@ -14,8 +14,8 @@ from trio_sessions.config import Settings
 from trio_sessions.engine.base import Engine
 from trio_sessions.render.base import Renderer
 from trio_sessions.service.gateway import Gateway
-from trio_sessions.service.plan import TurnRequest
 from trio_sessions.service.replies import Reply
+from trio_sessions.service.request import TurnRequest
 from trio_sessions.service.session import Session
 from trio_sessions.testing.engine import HeldCall, HeldCalls, ScriptedEngine
 from trio_sessions.testing.toy import ToyRenderer

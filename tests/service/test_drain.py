@@ -6,8 +6,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from trio_sessions.errors import ServerDraining
-from trio_sessions.testing.engine import chat_answer
+from tests.service.conftest import Bench
+from trio_sessions.errors import ServerDraining, SessionExpired
+from trio_sessions.testing.engine import ScriptedEngine, chat_answer
+from trio_sessions.testing.toy import ToyRenderer
 
 
 async def test_draining_an_idle_server_takes_no_time(held, autojump_clock):
@@ -149,3 +151,16 @@ async def test_draining_twice_waits_for_both(held, autojump_clock):
         await held.registry.drain(grace=5)
         assert trio.current_time() == 5
     assert trio.current_time() == 5
+
+
+async def test_a_session_takes_turns_until_its_deadline(autojump_clock):
+    made = Bench(ScriptedEngine(), ToyRenderer(), session_deadline=100.0)
+    session = made.registry.create()
+    await trio.sleep(99)
+    await made.turn(session, "in time")
+    await trio.sleep(1)
+    with pytest.raises(
+        SessionExpired, match=f"session deadline passed: session_id={session.id}; it takes no more turns"
+    ):
+        await made.turn(session, "too late")
+    assert len(session.history.nodes) == 1

@@ -33,6 +33,7 @@ CODES = {
     "SessionExpired": ("session_expired", 400),
     "SessionNotFound": ("session_not_found", 404),
     "TokenizationFailed": ("tokenization_failed", 500),
+    "TurnCancelled": ("turn_cancelled", 503),
     "TruncatedGeneration": ("truncated_generation", 409),
 }
 

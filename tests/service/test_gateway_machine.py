@@ -23,8 +23,8 @@ from trio_sessions.core.records import encode_records
 from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.errors import BadEngineAnswer, EngineUnreachable, SessionNotFound
 from trio_sessions.service.gateway import Gateway
-from trio_sessions.service.plan import TurnRequest
 from trio_sessions.service.replies import Reply
+from trio_sessions.service.request import TurnRequest
 from trio_sessions.service.session import Session
 from trio_sessions.testing.engine import HeldCall, HeldCalls, ScriptedEngine, chat_answer
 from trio_sessions.testing.machine import DrivenTask, TrioDriver

@@ -24,6 +24,7 @@ from tests.web.support import (
 from trio_sessions.config import Settings
 from trio_sessions.core.samples import decode_samples
 from trio_sessions.engine.base import EngineAnswer
+from trio_sessions.errors import EngineUnreachable
 from trio_sessions.hosting import fate_of
 from trio_sessions.serve import gateway_app
 from trio_sessions.service.gateway import Gateway
@@ -133,6 +134,29 @@ async def test_what_failed_is_tried_again(serve: Serve, failure: EngineAnswer) -
     assert content(await session.chat(user("hi"), headers=AGAIN)) == "ok"
 
 
+@pytest.mark.parametrize("failure", [EngineAnswer(503, (), b"{}"), EngineUnreachable("ReadError", "cut")])
+async def test_a_retry_of_what_failed_does_not_get_the_answer_of_another_sample(serve: Serve, failure: Any) -> None:
+    """Two samples of one prompt look the same, but for the attempt that failed and comes again."""
+    session = await (
+        await serve(ScriptedEngine(chat_answer("one"), failure, chat_answer("two")), mode="tree")
+    ).session()
+    assert content(await session.chat(user("hi"), headers=FIRST)) == "one"
+    assert (await session.chat(user("hi"), headers=FIRST)).status_code >= 500
+    assert content(await session.chat(user("hi"), headers=AGAIN)) == "two"
+    # From now on a retry can only be one of those that were answered.
+    assert content(await session.chat(user("hi"), headers=AGAIN)) == "one"
+    assert len(await session.records()) == 1
+    assert len(session.served.engine.calls) == 3
+
+
+@pytest.mark.parametrize("count", ["0" * 5000, "9" * 5000, "-1", "1.5", "", "\u00b2"])
+async def test_a_retry_count_may_be_anything(serve: Serve, count: str) -> None:
+    session = await (await serve(numbered(), mode="tree")).session()
+    await session.chat(user("hi"), headers=FIRST)
+    again = await session.chat(user("hi"), headers={"x-stainless-retry-count": count.encode("latin-1")})
+    assert content(again) == ("1" if count.startswith("9") else "2")
+
+
 async def test_the_window_closes(serve: Serve) -> None:
     session = await (await serve(numbered(), retry_window=0.0, mode="tree")).session()
     assert content(await session.chat(user("hi"), headers=FIRST)) == "1"
@@ -235,6 +259,23 @@ async def test_a_client_that_leaves_alone_ends_its_turn_and_the_retry_is_a_new_o
     assert len(await flights.session.records()) == 1
 
 
+async def test_what_one_of_two_clients_received_is_not_undelivered(flights: Flights) -> None:
+    """The first gets its answer, and the one that joined it leaves while it is sent."""
+    await flights.start("first", FIRST)
+    await flights.start("second", AGAIN)
+    inside = flights.session.served.gateway.registry.get(flights.session.id)
+    async with inside.lock:
+        [call] = flights.held.waiting
+        call.answer(chat_answer("ok"))
+        await settle()
+        await flights.leave("second")
+    await settle()
+    assert content(flights.replies["first"]) == "ok"
+    assert "undelivered" not in await flights.session.metadata()
+    metrics = flights.session.served.gateway.metrics
+    assert metrics.registry.get_sample_value("trio_sessions_undelivered_turns_total") == 0
+
+
 async def test_all_get_the_failure_of_the_turn_they_joined(flights: Flights) -> None:
     await flights.start("first", FIRST)
     await flights.start("second", AGAIN)
@@ -311,4 +352,4 @@ async def test_nor_is_one_whose_client_leaves_as_soon_as_it_has_it(grace: float)
             assert (await connection.response(to="POST")).body.endswith(b"data: [DONE]\n\n")
         await settle()
     assert len(session.history.nodes) == 1
-    assert session.undelivered() == frozenset()
+    assert session.delivery.undelivered() == frozenset()

@@ -3,45 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
 import pytest
 import trio
 
+from tests.web.reading import BODY, COMMENT, opened
 from tests.web.support import CHAT, Serve, Session, assert_error, settle, until, user
 from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.errors import EngineUnreachable
 from trio_sessions.testing.engine import HeldCalls, ScriptedEngine, chat_answer
-
-BODY = {"messages": [user("hi")], "stream": True}
-COMMENT = b": waiting for the engine\n\n"
-
-
-class Reading:
-    """A streamed response, read as it comes."""
-
-    def __init__(self, response: httpx.Response) -> None:
-        self.response = response
-        self.received = b""
-        self._chunks = response.aiter_raw()
-
-    async def until(self, mark: bytes) -> None:
-        while mark not in self.received:
-            self.received += await anext(self._chunks)
-
-    async def rest(self) -> bytes:
-        async for chunk in self._chunks:
-            self.received += chunk
-        return self.received
-
-
-@asynccontextmanager
-async def opened(session: Session, **fields: Any) -> AsyncIterator[Reading]:
-    async with session.served.client.stream("POST", f"{session.path}/{CHAT}", json={**BODY, **fields}) as response:
-        yield Reading(response)
 
 
 @pytest.fixture

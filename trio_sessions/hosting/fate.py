@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 if TYPE_CHECKING:
     from hypercorn.typing import HTTPScope
@@ -33,6 +33,6 @@ class ConnectionFate:
 
 def fate_of(scope: HTTPScope) -> ConnectionFate:
     """The fate of a request's connection, as it becomes known; where the server does not say, nothing happens to it."""
-    state: Mapping[str, object] = dict(scope.get("state") or {})
+    state = cast("Mapping[str, object]", scope.get("state") or {})
     fate = state.get(STATE_KEY)
     return fate if isinstance(fate, ConnectionFate) else ConnectionFate()

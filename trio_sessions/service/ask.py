@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
+import trio
 
 from trio_sessions.core import json
 from trio_sessions.core.request import EngineRequest
 from trio_sessions.core.stream import AnswerAssembler, Delta, EventSplitter
 from trio_sessions.engine.base import Engine, EngineAnswer, EngineCall
 from trio_sessions.service.offload import Offloader
-from trio_sessions.service.plan import TurnRequest
+from trio_sessions.service.request import TurnRequest
 
 __all__ = ["CHAT_PATH", "Asked", "EngineAsker"]
 
@@ -30,11 +32,13 @@ class Asked:
         answer: the engine's, whole.
         request: what it was sent.
         sent_bytes: how large that was.
+        engine_seconds: how long the engine took.
     """
 
     answer: EngineAnswer
     request: EngineRequest
     sent_bytes: int
+    engine_seconds: float
 
 
 class EngineAsker:
@@ -57,7 +61,7 @@ class EngineAsker:
         turn: TurnRequest,
         request: EngineRequest,
         *,
-        pass_on: Callable[[Delta], Awaitable[None]] | None,
+        pass_on: Callable[[Delta], None] | None,
         size: int,
     ) -> Asked:
         """The engine's answer to ``request``.
@@ -66,7 +70,7 @@ class EngineAsker:
             session_id: of the turn's session.
             turn: the client's request.
             request: what it comes to.
-            pass_on: gives the client a part of the answer; None where it wants the whole.
+            pass_on: takes a part of the answer for the client; None where it wants the whole.
             size: how much work it is to encode the request, as ``Offloader`` counts it.
 
         Raises:
@@ -79,7 +83,8 @@ class EngineAsker:
                 return streamed
             # Most engines refuse to stream what we need to know, but it may also be the request itself.
             asked = await self._ask_whole(session_id, turn, request, size=size)
-            if asked.answer.status == 200:
+            # Of several turns that find it out at the same time one says so.
+            if asked.answer.status == 200 and self._real_streams:
                 self._real_streams = False
                 _log.warning(
                     "the engine gives no ids in streams: from now on clients' streams are fed with whole answers"
@@ -89,14 +94,16 @@ class EngineAsker:
 
     async def _ask_whole(self, session_id: str, turn: TurnRequest, request: EngineRequest, *, size: int) -> Asked:
         body = await self._offload_json(request.encode, size=size)
-        return Asked(await self._engine.call(_call(session_id, turn, body)), request, len(body))
+        began = trio.current_time()
+        answer = await self._engine.call(_call(session_id, turn, body))
+        return Asked(answer, request, len(body), engine_seconds=trio.current_time() - began)
 
     async def _stream(
         self,
         session_id: str,
         turn: TurnRequest,
         request: EngineRequest,
-        pass_on: Callable[[Delta], Awaitable[None]],
+        pass_on: Callable[[Delta], None],
         *,
         size: int,
     ) -> Asked:
@@ -105,15 +112,18 @@ class EngineAsker:
 
         async def take(piece: bytes) -> None:
             for data in events.feed(piece):
-                delta = assembler.add(data)
+                # One event may hold a replay payload of megabytes.
+                delta = await self._offload_json(partial(assembler.add, data), size=json.weight(data))
                 if delta is not None:
-                    await pass_on(delta)
+                    pass_on(delta)
 
+        began = trio.current_time()
         answer = await self._engine.stream(_call(session_id, turn, body), take)
+        engine_seconds = trio.current_time() - began
         if answer.status == 200:
-            whole = await self._offload_json(assembler.answer, size=json.weight(body))
+            whole = await self._offload_json(assembler.answer, size=assembler.weight)
             answer = EngineAnswer(status=200, headers=answer.headers, body=whole)
-        return Asked(answer, request, len(body))
+        return Asked(answer, request, len(body), engine_seconds=engine_seconds)
 
 
 def _call(session_id: str, turn: TurnRequest, body: bytes) -> EngineCall:

@@ -6,7 +6,6 @@ chat answer. Dialects only compute; when to send what is decided elsewhere.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,11 +13,11 @@ from typing import Protocol
 from trio_sessions.core.history import Checkpoint
 from trio_sessions.core.request import ChatBody, SentMessages
 from trio_sessions.core.stream import Delta
-from trio_sessions.engine.base import EngineAnswer, Headers
+from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.service.failure import Failure
 from trio_sessions.service.replies import Reply
 
-__all__ = ["CountingDialect", "Dialect", "EventWriter", "Exchange", "Reading", "Waiting"]
+__all__ = ["CountingDialect", "Dialect", "EventWriter", "Exchange", "Reading"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +36,7 @@ class Reading:
     roles: Callable[[], frozenset[str]]
     answered: Callable[[str], Checkpoint | None]
     new_id: Callable[[], str]
-    now: Callable[[], float] = time.time
+    now: Callable[[], float]
 
 
 class EventWriter(Protocol):
@@ -47,36 +46,19 @@ class EventWriter(Protocol):
         """The beginning of the stream, before anything of the answer is known; written at most once."""
 
     def keep_alive(self) -> bytes:
-        """What tells the client that the answer is still on its way; after ``opening``."""
+        """What tells the client that the answer is still on its way; after ``opening`` or a ``delta`` that was some."""
 
     def delta(self, delta: Delta) -> bytes:
-        """A part of the answer, also where nothing was written before."""
+        """A part of the answer, also where nothing was written before; empty where the client is not shown it."""
 
     def finish(self, answer: EngineAnswer) -> bytes:
-        """All that is still missing of ``answer``, whose body is compact JSON without replay payloads, and the end."""
+        """All that is still missing of ``answer``, whose body is compact JSON without replay payloads, and the end.
+
+        Where there were deltas, its reasoning and its content begin with theirs: it is made of them.
+        """
 
     def broken(self, failure: Failure) -> bytes:
-        """The error event that ends the stream instead; after ``opening``."""
-
-
-class Waiting(Protocol):
-    """Keeps the client of a stream waiting while the engine works."""
-
-    async def keep(self, writer: EventWriter, headers: Headers) -> None:
-        """Until ``settle``: open the stream after a while, and then show now and again that it is alive.
-
-        Args:
-            writer: of the stream.
-            headers: for the head of the reply, beside those that every stream has.
-        """
-
-    async def write(self, writer: EventWriter, headers: Headers, body: bytes) -> None:
-        """Send a part of the answer, with which the stream is opened if it was not yet; from now on it needs no other
-        sign that it is alive.
-        """
-
-    def settle(self) -> bool:
-        """Open nothing any more and say nothing more; whether the stream was opened."""
+        """The error event that ends the stream instead; after ``opening`` or a ``delta`` that was some."""
 
 
 class Exchange(Protocol):

@@ -46,7 +46,7 @@ class SessionInspector:
     async def describe(self, session: Session) -> AsyncIterator[bytes]:
         """The body of ``GET /sessions/{id}`` as the session is now, in pieces; no error comes once there are any."""
         active = session.history.active
-        undelivered = session.undelivered()
+        undelivered = session.delivery.undelivered()
         nodes = tuple(session.history.nodes)
         forest = Forest.of(nodes, active, undelivered=undelivered) if self._tree else None
         # Comparing renders the whole conversation, so only an empty session is described on the event loop.

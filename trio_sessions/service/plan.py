@@ -5,77 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
-from trio_sessions.core import json
 from trio_sessions.core.boundary import BoundaryEvent
-from trio_sessions.core.caller import NOBODY, Caller
-from trio_sessions.core.history import Attachment, RenderedWith, Seam, SeamPolicy, decide_seam
+from trio_sessions.core.caller import Caller
+from trio_sessions.core.history import Attachment, Preference, RenderedWith, Seam, SeamPolicy, decide_seam
 from trio_sessions.core.matchers import MATCHERS, Matcher
 from trio_sessions.core.purpose import purpose_of
 from trio_sessions.core.request import EngineRequest, PreparedRequest, RequestPolicy, prepare_request
 from trio_sessions.core.tokens import TokenIds
-from trio_sessions.engine.base import Headers
 from trio_sessions.errors import AppendRoleNotSupported
 from trio_sessions.render.base import Extension, Renderer
-from trio_sessions.service.dialect import Dialect, Exchange, Reading, Waiting
+from trio_sessions.service.dialect import Dialect, Reading
 from trio_sessions.service.offload import Offloader
-from trio_sessions.service.session import Session, WaitsForDisconnect
+from trio_sessions.service.request import ReadRequest, TurnRequest
+from trio_sessions.service.session import Session
 
-__all__ = ["Plan", "Planner", "ReadRequest", "TurnRequest"]
-
-
-@dataclass(frozen=True, slots=True)
-class TurnRequest:
-    """A client's request for a turn as it arrived.
-
-    Attributes:
-        caller: who made it; what it is for is told from the request itself.
-        gone: returns when the client has gone away; None where the turn is cancelled then.
-        waiting: keeps the client of a stream waiting; None where it waits without a word.
-    """
-
-    method: str
-    query: str
-    headers: Headers
-    body: bytes
-    caller: Caller = NOBODY
-    gone: WaitsForDisconnect | None = None
-    waiting: Waiting | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ReadRequest:
-    """A request as its dialect reads it.
-
-    Attributes:
-        exchange: the request, and how its answer is written.
-        prepared: what goes to the engine, still without a prompt.
-        matcher: decides whether it repeats what is stored.
-        caller: who made it, and what for.
-    """
-
-    exchange: Exchange
-    prepared: PreparedRequest
-    matcher: Matcher
-    caller: Caller
-
-    def digest(self, dialect: str) -> bytes:
-        """Of all that is asked for, in that dialect, whether as a stream or not."""
-        extends = self.exchange.extends
-        asked = (
-            dialect,
-            self.caller.to_json(),
-            self.prepared.fields,
-            self.prepared.template_kwargs,
-            None if extends is None else extends.response_id,
-        )
-        digest = blake2b(json.encode(asked), digest_size=16)
-        digest.update(self.prepared.spelled_messages or json.encode(list(self.prepared.messages)))
-        return digest.digest()
+__all__ = ["Plan", "Planner"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,18 +95,19 @@ class Planner:
             Reading(
                 sent=session.sent,
                 roles=lambda: self._renderer.appendable_roles(self._renderer.effective_kwargs({})),
-                answered=session.answered,
+                answered=session.answered(),
                 new_id=self._new_id,
                 now=self._clock,
             ),
         )
         purpose = purpose_of(exchange.chat)
-        return ReadRequest(
+        read = ReadRequest(
             exchange=exchange,
             prepared=prepare_request(exchange.chat, self._policy),
             matcher=self._matcher or MATCHERS[dialect.matcher],
             caller=request.caller if purpose is None else replace(request.caller, purpose=purpose),
         )
+        return read if request.mark is None else replace(read, fingerprint=read.fingerprint_in(dialect.name))
 
     async def plan(self, session: Session, read: ReadRequest, *, size: int, settles: bool = True) -> Plan:
         """What becomes of a request, which the session is open for. The session's lock is held.
@@ -216,7 +165,7 @@ class Planner:
     def _attach(self, session: Session, read: ReadRequest) -> Seam:
         prepared = read.prepared
         found = session.history.attach(
-            prepared.messages, read.matcher, caller=read.caller, extends=read.exchange.extends
+            prepared.messages, read.matcher, Preference(caller=read.caller, extends=read.exchange.extends)
         )
         kwargs = self._renderer.effective_kwargs(prepared.template_kwargs)
         return decide_seam(found, prepared.messages, RenderedWith.of(prepared.tools, kwargs), self._seams)

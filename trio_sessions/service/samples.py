@@ -107,7 +107,7 @@ class SampleCollector:
         """
         request = SamplesRequest.from_body(body)
         nodes = tuple(session.history.nodes)
-        forest = Forest.of(nodes, session.history.active, undelivered=session.undelivered())
+        forest = Forest.of(nodes, session.history.active, undelivered=session.delivery.undelivered())
         # Nothing names an answer without an id.
         known = Counter(node.response_id for node in forest.nodes if node.response_id)
         for response_id in request.rewards:

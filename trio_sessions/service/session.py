@@ -14,7 +14,8 @@ import trio
 from trio_sessions.core.history import Checkpoint, History
 from trio_sessions.core.request import SentMessages
 from trio_sessions.errors import ClientDisconnected, SessionError, SessionExpired, SessionNotFound
-from trio_sessions.service.retries import Attempts
+from trio_sessions.service.delivery import Delivery
+from trio_sessions.service.retries import SessionAttempts
 
 __all__ = ["Session", "WaitsForDisconnect"]
 
@@ -32,6 +33,7 @@ class Session:
         history: changed only while ``lock`` is held.
         lock: held to prepare and to commit a turn, never during an engine call.
         attempts: what of its requests may be retried.
+        delivery: what became of the answers.
         sent: the messages of the request that committed last, or None; what a request repeats of them is known.
     """
 
@@ -49,13 +51,12 @@ class Session:
         self.expires = expires
         self.history = history
         self.lock = trio.Lock()
-        self.attempts = Attempts(window=retry_window)
+        self.attempts = SessionAttempts(window=retry_window)
+        self.delivery = Delivery()
         self.sent: SentMessages | None = None
         # Reading twice must not count twice. Threads compare.
         self._compared: WeakSet[Checkpoint] = WeakSet()
         self._compared_lock = threading.Lock()
-        self._undelivered: WeakSet[Checkpoint] = WeakSet()
-        self._delivered_again: WeakSet[Checkpoint] = WeakSet()
         self._closed = False
         self._cancelled_because: Callable[[], SessionError] | None = None
         self._scopes: set[trio.CancelScope] = set()
@@ -71,7 +72,7 @@ class Session:
         self._closed = True
 
     def ensure_open(self) -> None:
-        """Whether it takes turns.
+        """Refuse a turn that the session does not take.
 
         Raises:
             SessionNotFound: the session was deleted.
@@ -80,10 +81,13 @@ class Session:
         if self._closed:
             raise SessionNotFound(self.id)
         if trio.current_time() >= self.expires:
-            raise SessionExpired(
-                f"session deadline passed: session_id={self.id}; it takes no more turns, and what it has can still be "
-                "read (see --session-deadline)"
-            )
+            raise self._expired()
+
+    def _expired(self) -> SessionExpired:
+        return SessionExpired(
+            f"session deadline passed: session_id={self.id}; it takes no more turns, and what it has can still be "
+            "read (see --session-deadline)"
+        )
 
     def mark_compared(self, checkpoint: Checkpoint) -> bool:
         """Whether ``checkpoint`` is compared with its canonical rendering for the first time. Thread-safe."""
@@ -93,24 +97,19 @@ class Session:
             self._compared.add(checkpoint)
             return True
 
-    def answered(self, response_id: str) -> Checkpoint | None:
-        """The turn that was answered under this id, the latest of several; None where none stands. Thread-safe."""
-        nodes = self.history.nodes
-        return next((node for node in reversed(nodes) if node.response_id == response_id), None)
+    def answered(self) -> Callable[[str], Checkpoint | None]:
+        """Tells the turn that was answered under a response id, the latest of several, or None. Thread-safe.
 
-    def mark_undelivered(self, checkpoint: Checkpoint) -> bool:
-        """A client of a committed turn did not receive its answer; whether that is news, and no other client did."""
-        news = checkpoint not in self._undelivered and checkpoint not in self._delivered_again
-        self._undelivered.add(checkpoint)
-        return news
+        It looks at the session once, the first time it is asked, and is for one request.
+        """
+        turns: dict[str | None, Checkpoint] = {}
 
-    def mark_delivered(self, checkpoint: Checkpoint) -> None:
-        """A client that repeated the request of a committed turn received its answer."""
-        self._delivered_again.add(checkpoint)
+        def answered_under(response_id: str) -> Checkpoint | None:
+            if not turns:
+                turns.update((node.response_id, node) for node in self.history.nodes)
+            return turns.get(response_id)
 
-    def undelivered(self) -> frozenset[Checkpoint]:
-        """The turns that are recorded and whose answer no client received. Event loop only."""
-        return frozenset(self._undelivered) - frozenset(self._delivered_again)
+        return answered_under
 
     def next_turn_number(self) -> int:
         """Numbers turns from 1 in the order they arrived, for logs."""
@@ -182,5 +181,4 @@ class Session:
         if not completed:
             if self._cancelled_because is not None:
                 raise self._cancelled_because()
-            # The only other reason is the deadline.
-            self.ensure_open()
+            raise self._expired()

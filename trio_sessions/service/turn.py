@@ -22,9 +22,8 @@ from trio_sessions.core.completion import Completion, extract_completion
 from trio_sessions.core.history import Checkpoint, TurnRecord
 from trio_sessions.core.prefix import assert_pretokenized_prefix
 from trio_sessions.core.request import SentMessages
-from trio_sessions.core.stream import Delta
 from trio_sessions.core.tokens import TokenIds
-from trio_sessions.engine.base import EngineAnswer, Headers
+from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.errors import (
     BadEngineAnswer,
     ClientDisconnected,
@@ -33,25 +32,25 @@ from trio_sessions.errors import (
     InvalidRequest,
     ServerDraining,
     SessionError,
+    SessionExpired,
     SessionNotFound,
+    TurnCancelled,
 )
 from trio_sessions.observe import Metrics, TurnOutcome
 from trio_sessions.service.ask import EngineAsker
-from trio_sessions.service.dialect import Dialect, EventWriter, Exchange, Waiting
+from trio_sessions.service.dialect import Dialect, EventWriter, Exchange
 from trio_sessions.service.failure import engine_failure
 from trio_sessions.service.offload import Offloader
-from trio_sessions.service.plan import Plan, Planner, ReadRequest, TurnRequest
+from trio_sessions.service.plan import Plan, Planner
 from trio_sessions.service.registry import SessionRegistry
 from trio_sessions.service.replies import STREAM_HEADERS, Reply
-from trio_sessions.service.retries import Answered, Attempt, retry_mark
+from trio_sessions.service.request import ReadRequest, TurnRequest
+from trio_sessions.service.retries import Attempt, AttemptResult
 from trio_sessions.service.session import Session
 
-__all__ = ["REMAINING_HEADER", "TurnPipeline", "TurnReply"]
+__all__ = ["TurnPipeline", "TurnReply"]
 
 _T = TypeVar("_T")
-
-REMAINING_HEADER: Final = "x-trio-sessions-remaining-tokens"
-"""Header of a reply: how many ids the session's line may still grow by, where there is a limit."""
 
 # Text that is only skipped costs this part of what tokenizing as many bytes does, and an object more.
 _SKIPPED_BYTES_PER_UNIT: Final = 256
@@ -67,12 +66,14 @@ class TurnReply:
     Attributes:
         reply: in its dialect; of a stream that was opened, the body is what follows the opening.
         committed: the turn that it answers, where one was recorded.
-        repeated: whether another request was answered with the same turn before.
+        shared: whether other requests may be answered with the same turn.
+        remaining_tokens: how many ids the conversation may still grow by, where there is a limit.
     """
 
     reply: Reply
     committed: Checkpoint | None = None
-    repeated: bool = False
+    shared: bool = False
+    remaining_tokens: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -88,8 +89,21 @@ class _Turn:
     dialect: Dialect
     arrived: float
     log: structlog.stdlib.BoundLogger
-    nursery: trio.Nursery
     attempt: Attempt | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ended:
+    """How a turn ended.
+
+    Attributes:
+        outcome: for the metrics.
+        result: what those who repeat the request are answered with; None where it repeats one itself.
+    """
+
+    outcome: TurnOutcome
+    reply: TurnReply
+    result: AttemptResult | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,10 +178,11 @@ class TurnPipeline:
 
         try:
             with self._registry.running(session), self._metrics.turns_in_flight.track_inprogress():
-                async with session.request_nursery(None if request.gone is None else gone) as nursery:
-                    turn = _Turn(session, request, dialect, arrived, log, nursery)
-                    outcome, reply = await self._turn(turn)
-                return reply
+                async with session.request_nursery(None if request.gone is None else gone):
+                    turn = _Turn(session, request, dialect, arrived, log)
+                    ended = await self._turn(turn)
+                outcome = ended.outcome
+                return ended.reply
         except SessionError as error:
             outcome = _outcome_of(error)
             # Most texts may quote the conversation.
@@ -201,49 +216,48 @@ class TurnPipeline:
                     return overflow.prompt_tokens
         return len(plan.request.input_ids)
 
-    def undelivered(self, session: Session, committed: Checkpoint) -> None:
-        """Say that a client did not receive the answer of a turn that was recorded."""
-        if session.mark_undelivered(committed):
+    def note_delivery(self, session: Session, committed: Checkpoint, *, received: bool) -> None:
+        """Say whether a client received the answer of a turn that was recorded, as far as that is known."""
+        if session.delivery.note(committed, received=received):
             self._metrics.undelivered.inc()
             self._log.info("an answer was not delivered", session=session.id)
 
-    async def _turn(self, turn: _Turn) -> tuple[TurnOutcome, TurnReply]:
+    async def _turn(self, turn: _Turn) -> _Ended:
+        began = trio.current_time()
         size = json.weight(turn.request.body)
         read = await self._offload_json(lambda: self._planner.read(turn.session, turn.request, turn.dialect), size=size)
         if read.exchange.dropped:
             turn.log.info("left out of the request", dropped=read.exchange.dropped)
-        mark = retry_mark(turn.request.headers)
+        mark = turn.request.mark
         if mark is None:
-            outcome, reply, _ = await self._sample(turn, read, size=size)
-            return outcome, reply
-        digest = await self._offload_json(lambda: read.digest(turn.dialect.name), size=size)
+            return await self._sample(turn, read, size=size, began=began)
+        assert read.fingerprint is not None
         turn.session.ensure_open()
         attempts = turn.session.attempts
         # Between finding none and beginning one nothing is awaited, so that no two begin the same.
-        earlier = await attempts.find(mark, digest)
+        earlier = await attempts.find(mark, read.fingerprint)
         if earlier is not None:
-            return "repeated", await self._repeat(turn, read.exchange, earlier)
-        turn.attempt = attempts.begin(mark, digest, response_id=read.exchange.response_id)
+            return _Ended("repeated", await self._repeat(turn, read.exchange, earlier))
+        turn.attempt = attempts.begin(mark, read.fingerprint, response_id=read.exchange.response_id)
+        result: AttemptResult | Exception = TurnCancelled("the turn that this request repeats was cancelled: try again")
         try:
-            outcome, reply, answered = await self._sample(turn, read, size=size)
+            ended = await self._sample(turn, read, size=size, began=began)
+            assert ended.result is not None
+            result = ended.result
         except Exception as error:
-            attempts.fail(turn.attempt, error)
+            result = error
             raise
-        except trio.Cancelled:
-            attempts.fail(
-                turn.attempt, ServerDraining("the turn that this request repeats was cancelled: send it again")
-            )
-            raise
-        attempts.succeed(turn.attempt, answered)
-        return outcome, reply
+        finally:
+            attempts.end(turn.attempt, result)
+        return replace(ended, reply=replace(ended.reply, shared=True))
 
     async def _repeat(self, turn: _Turn, exchange: Exchange, earlier: Attempt) -> TurnReply:
         """The answer of an earlier attempt, once it is there, for the client of this one."""
         turn.log.info("a retry gets the answer of the turn it repeats", waits=not earlier.over.is_set())
         exchange = exchange.with_response_id(earlier.response_id)
         writer = exchange.events() if exchange.stream else None
-        answered, opened = await self._keep_waiting(turn, writer, (), earlier.outcome)
-        answer = answered.answer
+        result, opened = await self._keep_waiting(turn, writer, None, earlier.outcome)
+        answer = result.answer
         reply = await self._offload_json(
             lambda: (
                 _reply(exchange, writer, answer)
@@ -252,39 +266,34 @@ class TurnPipeline:
             ),
             size=json.weight(answer.body),
         )
-        reply = replace(reply, headers=(*reply.headers, *answered.headers))
-        return TurnReply(reply, committed=answered.checkpoint, repeated=True)
+        return TurnReply(reply, committed=result.committed, shared=True, remaining_tokens=result.remaining_tokens)
 
-    async def _sample(self, turn: _Turn, read: ReadRequest, *, size: int) -> tuple[TurnOutcome, TurnReply, Answered]:
-        """A turn of its own; how it ended, what the client gets, and what those who repeat the request get."""
-        began = trio.current_time()
+    async def _sample(self, turn: _Turn, read: ReadRequest, *, size: int, began: float) -> _Ended:
+        """A turn of its own, which began at trio's time ``began``."""
         session, exchange, log = turn.session, read.exchange, turn.log
         async with session.locked():
             session.ensure_open()
             plan = await self._planner.plan(session, read, size=size)
         prompt = plan.request.input_ids
         writer = exchange.events() if exchange.stream else None
-        budget = self._budget(len(prompt))
+        remaining = self._remaining(len(prompt))
         ask = partial(
             self._asker.ask,
             session.id,
             turn.request,
             plan.request,
-            pass_on=_passer_on(turn.request.waiting, writer, budget),
+            pass_on=None if writer is None or turn.request.waiting is None else turn.request.waiting.offer,
             size=size,
         )
-        began_asking = trio.current_time()
-        asked, opened = await self._keep_waiting(turn, writer, budget, ask)
+        asked, opened = await self._keep_waiting(turn, writer, remaining, ask)
         answer, plan = asked.answer, replace(plan, request=asked.request)
-        answered = trio.current_time()
-        engine_seconds = answered - began_asking
-        self._metrics.engine_seconds.observe(engine_seconds)
+        self._metrics.engine_seconds.observe(asked.engine_seconds)
         if answer.status != 200:
             log.warning("the engine refused the turn", status=answer.status)
             reply = await self._offload_json(
                 lambda: _refusal(answer, turn.dialect, writer if opened else None), size=json.weight(answer.body)
             )
-            return "engine_error", TurnReply(reply), Answered(answer=answer, headers=(), checkpoint=None)
+            return _Ended("engine_error", TurnReply(reply), AttemptResult(answer))
         hollow = await self._offload_json(partial(hollow_answer, answer.body), size=_weight_to_skip(answer.body))
         digest = await self._offload_json(
             lambda: _digest(answer, hollow, exchange, writer, prompt), size=json.weight(hollow)
@@ -300,7 +309,7 @@ class TurnPipeline:
                 outcome, committed = self._commit(turn, plan, digest)
                 if committed is not None:
                     session.sent = sent
-        overhead = (trio.current_time() - began) - engine_seconds
+        overhead = (trio.current_time() - began) - asked.engine_seconds
         self._metrics.overhead_seconds.observe(overhead)
         log.info(
             "turn answered",
@@ -309,33 +318,29 @@ class TurnPipeline:
             sampled_tokens=len(digest.completion.token_ids),
             finish_reason=digest.completion.finish_reason,
             discarded=plan.attachment.discards,
-            engine_seconds=round(engine_seconds, 4),
+            engine_seconds=round(asked.engine_seconds, 4),
             overhead_seconds=round(overhead, 4),
         )
-        budget = self._budget(len(prompt) + len(digest.completion.token_ids))
-        reply = replace(digest.reply, headers=(*digest.reply.headers, *budget)) if budget else digest.reply
-        return (
+        remaining = self._remaining(len(prompt) + len(digest.completion.token_ids))
+        return _Ended(
             outcome,
-            TurnReply(reply, committed=committed),
-            Answered(answer=digest.bare, headers=budget, checkpoint=committed),
+            TurnReply(digest.reply, committed=committed, remaining_tokens=remaining),
+            AttemptResult(digest.bare, remaining_tokens=remaining, committed=committed),
         )
 
     async def _keep_waiting(
-        self, turn: _Turn, writer: EventWriter | None, headers: Headers, until: Callable[[], Awaitable[_T]]
+        self, turn: _Turn, writer: EventWriter | None, remaining: int | None, until: Callable[[], Awaitable[_T]]
     ) -> tuple[_T, bool]:
         """What ``until`` returns, and whether the client's stream was opened meanwhile."""
         waiting = turn.request.waiting
         if writer is None or waiting is None:
             return await until(), False
-        turn.nursery.start_soon(waiting.keep, writer, headers)
+        waiting.begin(writer, remaining)
         result = await until()
         return result, waiting.settle()
 
-    def _budget(self, used: int) -> Headers:
-        """What a client is told of the ids that are left, in a stream that was opened those without its answer."""
-        if self._max_seq_len is None:
-            return ()
-        return ((REMAINING_HEADER, str(max(0, self._max_seq_len - used))),)
+    def _remaining(self, used: int) -> int | None:
+        return None if self._max_seq_len is None else max(0, self._max_seq_len - used)
 
     def _commit(self, turn: _Turn, plan: Plan, digest: _Digest) -> tuple[TurnOutcome, Checkpoint | None]:
         session, log = turn.session, turn.log
@@ -402,18 +407,6 @@ def _shared_fields(plan: Plan) -> bytes:
     return base.record.request_fields if base is not None and base.record.request_fields == fields else fields
 
 
-def _passer_on(
-    waiting: Waiting | None, writer: EventWriter | None, headers: Headers
-) -> Callable[[Delta], Awaitable[None]] | None:
-    if waiting is None or writer is None:
-        return None
-
-    async def pass_on(delta: Delta) -> None:
-        await waiting.write(writer, headers, writer.delta(delta))
-
-    return pass_on
-
-
 def _reply(exchange: Exchange, writer: EventWriter | None, bare: EngineAnswer) -> Reply:
     if writer is None:
         return exchange.reply(bare)
@@ -455,11 +448,11 @@ def _harmless(error: SessionError) -> dict[str, str]:
 
 def _outcome_of(error: SessionError) -> TurnOutcome:
     match error:
+        case ServerDraining() | ClientDisconnected() | SessionExpired() | TurnCancelled():
+            return "cancelled"
         case InvalidRequest() | SessionNotFound():
             return "refused"
         case EngineUnreachable() | BadEngineAnswer():
             return "engine_error"
-        case ServerDraining() | ClientDisconnected():
-            return "cancelled"
         case _:
             return "failed"

@@ -23,11 +23,12 @@ from trio_sessions.errors import (
     SessionNotFound,
     TokenizationFailed,
     TruncatedGeneration,
+    TurnCancelled,
 )
 from trio_sessions.service.failure import Failure
 from trio_sessions.service.replies import Reply, json_reply
 
-__all__ = ["PERMANENT", "STATUS", "advice_on", "error_reply", "failure_of", "reply_for", "status_of"]
+__all__ = ["STATUS", "advice_on", "error_reply", "failure_of", "reply_for", "status_of"]
 
 STATUS: Final[Mapping[type[SessionError], int]] = {
     InvalidRequest: 400,
@@ -42,9 +43,10 @@ STATUS: Final[Mapping[type[SessionError], int]] = {
     BadEngineAnswer: 502,
     EngineUnreachable: 502,
     ServerDraining: 503,
+    TurnCancelled: 503,
 }
-PERMANENT: Final = (TruncatedGeneration, MatcherFailed, TokenizationFailed)
-"""Errors that come again when the request does, although clients retry their statuses."""
+# They come again when the request does, although clients retry their statuses.
+_PERMANENT: Final = (TruncatedGeneration, MatcherFailed, TokenizationFailed)
 
 _RETRY_SOON: Final = (("retry-after", "1"),)
 # The SDKs of OpenAI and Anthropic heed it.
@@ -61,7 +63,7 @@ def failure_of(error: Exception, *, path: str) -> Failure:
     """What the client of a route that raised ``error`` is told: a domain error's own text, or nothing of the inside."""
     if isinstance(error, SessionError):
         return Failure(
-            status=status_of(error), text=str(error), code=error.code, permanent=isinstance(error, PERMANENT)
+            status=status_of(error), text=str(error), code=error.code, permanent=isinstance(error, _PERMANENT)
         )
     # The message of an unexpected error may quote a conversation; where it happened does not.
     stack = "".join(traceback.format_tb(error.__traceback__))

@@ -1,19 +1,23 @@
 """Streams whose client waits for the engine.
 
-An error that comes soon keeps its status and its JSON. After that the head goes out, because clients give up a reply
-without headers, and what follows shows that the stream is alive.
+An error that comes soon keeps its status and its JSON. After that, or with the first part of the answer, the head goes
+out, because clients give up a reply without headers, and what follows shows that the stream is alive.
+
+A client that reads slowly keeps neither its turn nor the engine waiting: what it was not yet sent is put together.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from trio_sessions.engine.base import Headers
+from trio_sessions.core.stream import Delta
 from trio_sessions.service.dialect import EventWriter
 from trio_sessions.service.failure import Failure
 from trio_sessions.service.replies import STREAM_HEADERS
+from trio_sessions.web.headers import budget_header
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGISendCallable
@@ -26,63 +30,98 @@ class EventStream:
 
     Args:
         send: the ASGI callable of the request.
+        nursery: of the request; what is being sent outlives the turn there.
         grace: seconds until the stream is opened.
         interval: seconds between signs of life.
 
-    Attributes:
-        writer: of the stream once it was opened, else None.
     """
 
-    def __init__(self, send: ASGISendCallable, *, grace: float, interval: float) -> None:
-        self.writer: EventWriter | None = None
+    def __init__(self, send: ASGISendCallable, nursery: trio.Nursery, *, grace: float, interval: float) -> None:
+        self._writer: EventWriter | None = None
         self._send = send
+        self._nursery = nursery
         self._grace = grace
         self._interval = interval
+        self._offered = _Offered()
         self._settled = False
-        self._sleep = trio.CancelScope()
-        self._lock = trio.Lock()
+        self._news = trio.Event()
+        self._idle = trio.Event()
+        self._idle.set()
 
-    async def keep(self, writer: EventWriter, headers: Headers) -> None:
-        """See ``trio_sessions.service.dialect.Waiting``."""
-        with self._sleep:
-            await trio.sleep(self._grace)
-        if self._settled:
-            return
-        await self._write(writer, headers, writer.opening())
-        while not self._settled:
-            self._sleep = trio.CancelScope()
-            with self._sleep:
-                await trio.sleep(self._interval)
-            if not self._settled:
-                await self._write(writer, headers, writer.keep_alive())
+    @property
+    def opened(self) -> bool:
+        """Whether its head was sent, or is being sent."""
+        return self._writer is not None
 
-    async def write(self, writer: EventWriter, headers: Headers, body: bytes) -> None:
-        """See ``trio_sessions.service.dialect.Waiting``."""
-        self.settle()
-        await self._write(writer, headers, body)
+    def begin(self, writer: EventWriter, remaining_tokens: int | None) -> None:
+        """See ``trio_sessions.service.request.Waiting``."""
+        self._idle = trio.Event()
+        self._nursery.start_soon(self._run, writer, remaining_tokens)
+
+    def offer(self, delta: Delta) -> None:
+        """See ``trio_sessions.service.request.Waiting``."""
+        self._offered.add(delta)
+        self._news.set()
 
     def settle(self) -> bool:
-        """See ``trio_sessions.service.dialect.Waiting``."""
+        """See ``trio_sessions.service.request.Waiting``."""
         self._settled = True
-        self._sleep.cancel()
-        return self.writer is not None
+        self._news.set()
+        return self.opened
 
     async def end(self, body: bytes) -> None:
-        """The rest of a stream that was opened."""
+        """The rest of a stream that was opened and settled."""
+        await self._idle.wait()
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def end_with(self, failure: Failure) -> None:
-        """The error event that ends a stream that was opened."""
-        assert self.writer is not None
-        await self.end(self.writer.broken(failure))
+        """The error event that ends a stream that was opened and settled."""
+        assert self._writer is not None
+        await self.end(self._writer.broken(failure))
 
-    async def _write(self, writer: EventWriter, headers: Headers, body: bytes) -> None:
-        opens = self.writer is None
-        self.writer = writer
-        # An event that was cut in the middle would be no event, and what follows would be part of it.
-        with trio.CancelScope(shield=True):
-            async with self._lock:
-                if opens:
-                    head = [(name.encode(), value.encode()) for name, value in (*STREAM_HEADERS, *headers)]
-                    await self._send({"type": "http.response.start", "status": 200, "headers": head, "trailers": False})
-                await self._send({"type": "http.response.body", "body": body, "more_body": True})
+    async def _run(self, writer: EventWriter, remaining_tokens: int | None) -> None:
+        try:
+            due = trio.current_time() + self._grace
+            while not self._settled:
+                with trio.move_on_at(due):
+                    await self._news.wait()
+                if self._settled:
+                    return
+                if self._news.is_set():
+                    self._news = trio.Event()
+                    body = writer.delta(self._offered.take())
+                else:
+                    body = writer.opening() if self._writer is None else writer.keep_alive()
+                if body:
+                    await self._write(writer, remaining_tokens, body)
+                    due = trio.current_time() + self._interval
+        finally:
+            self._idle.set()
+
+    async def _write(self, writer: EventWriter, remaining_tokens: int | None, body: bytes) -> None:
+        if self._writer is None:
+            self._writer = writer
+            head = [
+                (name.encode(), value.encode()) for name, value in (*STREAM_HEADERS, *budget_header(remaining_tokens))
+            ]
+            await self._send({"type": "http.response.start", "status": 200, "headers": head, "trailers": False})
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+class _Offered:
+    """What was offered and not yet taken, as one delta."""
+
+    def __init__(self) -> None:
+        self._reasoning: list[str] = []
+        self._content: list[str] = []
+        self._head: Mapping[str, Any] = {}
+
+    def add(self, delta: Delta) -> None:
+        self._reasoning.append(delta.reasoning)
+        self._content.append(delta.content)
+        self._head = delta.head
+
+    def take(self) -> Delta:
+        delta = Delta("".join(self._reasoning), "".join(self._content), self._head)
+        self._reasoning, self._content = [], []
+        return delta

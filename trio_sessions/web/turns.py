@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from trio_sessions.engine.base import Headers
 from trio_sessions.errors import ClientDisconnected
 from trio_sessions.hosting import fate_of
@@ -17,13 +19,15 @@ from trio_sessions.service.ask import CHAT_PATH
 from trio_sessions.service.dialect import CountingDialect, Dialect
 from trio_sessions.service.failure import Failure
 from trio_sessions.service.gateway import Gateway
-from trio_sessions.service.plan import TurnRequest
 from trio_sessions.service.replies import Reply
+from trio_sessions.service.request import TurnRequest
 from trio_sessions.web.callers import caller_of
 from trio_sessions.web.dialects.chat import ChatDialect
 from trio_sessions.web.dialects.messages import MessagesDialect
 from trio_sessions.web.dialects.responses import ResponsesDialect
 from trio_sessions.web.errors import advice_on, failure_of
+from trio_sessions.web.headers import budget_header
+from trio_sessions.web.marks import retry_mark
 from trio_sessions.web.paths import SessionTarget, session_target
 from trio_sessions.web.streams import EventStream
 
@@ -44,6 +48,10 @@ _COUNTS: Final[Mapping[str, CountingDialect]] = {
     "v1/messages/count_tokens": _MESSAGES,
     "v1/v1/messages/count_tokens": _MESSAGES,
 }
+
+# A nursery is opened only for requests that may be answered with a stream. One that hides the word behind escapes is
+# answered, and its stream begins with the answer.
+_MAY_STREAM: Final = b'"stream"'
 
 
 class TurnRoutes:
@@ -80,20 +88,26 @@ class TurnRoutes:
         receive: ASGIReceiveCallable,
         send: ASGISendCallable,
     ) -> None:
+        request = await _request(target, scope, receive)
+        # Behind the body a client can only go away.
+        request = replace(request, gone=receive)
+        if _MAY_STREAM not in request.body:
+            await self._answer(target, dialect, request, scope, send, None)
+            return
         settings = self._gateway.settings
-        stream = EventStream(send, grace=settings.stream_grace, interval=settings.keep_alive)
-        headers = _headers(scope)
-        request = TurnRequest(
-            method=scope["method"],
-            # The engine is asked by chat, to which another dialect's query means nothing.
-            query=scope["query_string"].decode("latin-1") if target.path == CHAT_PATH else "",
-            headers=headers,
-            body=await _body(receive),
-            caller=caller_of(headers, agent=target.agent),
-            # Behind the body a client can only go away.
-            gone=receive,
-            waiting=stream,
-        )
+        async with trio.open_nursery() as nursery:
+            stream = EventStream(send, nursery, grace=settings.stream_grace, interval=settings.keep_alive)
+            await self._answer(target, dialect, replace(request, waiting=stream), scope, send, stream)
+
+    async def _answer(
+        self,
+        target: SessionTarget,
+        dialect: Dialect,
+        request: TurnRequest,
+        scope: HTTPScope,
+        send: ASGISendCallable,
+        stream: EventStream | None,
+    ) -> None:
         try:
             session = self._gateway.registry.get(target.session_id)
             turn = await self._gateway.turns.run(session, request, dialect)
@@ -102,22 +116,23 @@ class TurnRoutes:
         except Exception as error:  # noqa: BLE001
             # Whatever it was, the client gets an answer, as from Quart's error handlers.
             failure = failure_of(error, path=scope["path"])
-            if stream.writer is not None:
+            if stream is not None and stream.settle():
                 await stream.end_with(failure)
             else:
                 await _send(_failed(dialect, failure), send)
             return
+        finally:
+            if stream is not None:
+                stream.settle()
         fate = fate_of(scope)
         too_late = fate.closed
-        if stream.writer is not None:
+        if stream is not None and stream.opened:
             await stream.end(turn.reply.body)
         else:
-            await _send(turn.reply, send)
-        if turn.committed is not None:
-            if too_late or fate.broken:
-                self._gateway.turns.undelivered(session, turn.committed)
-            elif turn.repeated:
-                session.mark_delivered(turn.committed)
+            await _send(turn.reply, send, budget_header(turn.remaining_tokens))
+        lost = too_late or fate.broken
+        if turn.committed is not None and (lost or turn.shared):
+            self._gateway.turns.note_delivery(session, turn.committed, received=not lost)
 
     async def _count(
         self,
@@ -127,14 +142,7 @@ class TurnRoutes:
         receive: ASGIReceiveCallable,
         send: ASGISendCallable,
     ) -> None:
-        headers = _headers(scope)
-        request = TurnRequest(
-            method=scope["method"],
-            query="",
-            headers=headers,
-            body=await _body(receive),
-            caller=caller_of(headers, agent=target.agent),
-        )
+        request = await _request(target, scope, receive)
         try:
             session = self._gateway.registry.get(target.session_id)
             reply = dialect.counted(await self._gateway.turns.count(session, request, dialect))
@@ -149,8 +157,17 @@ def _failed(dialect: Dialect, failure: Failure) -> Reply:
     return replace(reply, headers=(*reply.headers, *advice_on(failure)))
 
 
-def _headers(scope: HTTPScope) -> Headers:
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+async def _request(target: SessionTarget, scope: HTTPScope, receive: ASGIReceiveCallable) -> TurnRequest:
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+    return TurnRequest(
+        method=scope["method"],
+        # The engine is asked by chat, to which another dialect's query means nothing.
+        query=scope["query_string"].decode("latin-1") if target.path == CHAT_PATH else "",
+        headers=headers,
+        body=await _body(receive),
+        caller=caller_of(headers, agent=target.agent),
+        mark=retry_mark(headers),
+    )
 
 
 async def _body(receive: ASGIReceiveCallable) -> bytes:
@@ -161,8 +178,8 @@ async def _body(receive: ASGIReceiveCallable) -> bytes:
     return event["body"]
 
 
-async def _send(reply: Reply, send: ASGISendCallable) -> None:
-    headers = [(name.encode(), value.encode()) for name, value in reply.headers]
+async def _send(reply: Reply, send: ASGISendCallable, more: Headers = ()) -> None:
+    headers = [(name.encode(), value.encode()) for name, value in (*reply.headers, *more)]
     # RFC 9110, 8.6: what has no content says no length.
     if reply.status != 204:
         headers.append((b"content-length", str(len(reply.body)).encode()))

@@ -74,7 +74,7 @@ def kept_by(picker: str, forest: Grown, there: list[int], active: int | None) ->
     steps = forest.steps
 
     def superseded(leaf: int) -> bool:
-        mine = [step.caller == steps[leaf].caller for step in steps]
+        mine = [step.caller.is_same_as(steps[leaf].caller) for step in steps]
         if steps[leaf].parent is not None:
             later = range(leaf + 1, len(steps))
             return any(mine[other] and steps[other].parent == steps[leaf].parent for other in later)

@@ -19,7 +19,7 @@ FIRST_ALONE = frozenset({"user", "tool"})
 
 def read(body: Any, *, roles: frozenset[str] = ANYWHERE) -> Exchange:
     """``body`` in a session where nothing was answered."""
-    reading = Reading(sent=None, roles=lambda: roles, answered=lambda _: None, new_id=lambda: "0" * 32)
+    reading = Reading(sent=None, roles=lambda: roles, answered=lambda _: None, new_id=lambda: "0" * 32, now=lambda: 0.0)
     return ResponsesDialect().read(body if isinstance(body, bytes) else json.dumps(body).encode(), reading)
 
 

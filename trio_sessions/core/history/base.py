@@ -22,7 +22,7 @@ from trio_sessions.core.history.rendered import RenderedWith
 from trio_sessions.core.matchers import Matcher, identical
 from trio_sessions.core.tokens import EMPTY_PATH, TokenIds, TokenPath
 
-__all__ = ["Attachment", "Checkpoint", "History", "TurnRecord", "path_of"]
+__all__ = ["NO_PREFERENCE", "Attachment", "Checkpoint", "History", "Preference", "TurnRecord", "path_of"]
 
 Message = Mapping[str, Any]
 
@@ -256,6 +256,22 @@ class Attachment:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Preference:
+    """What decides between places in a history that are as good.
+
+    Attributes:
+        caller: who made the request; its own turns go before those of others.
+        extends: the turn that the request names as the one it extends, which goes before all.
+    """
+
+    caller: Caller = NOBODY
+    extends: Checkpoint | None = None
+
+
+NO_PREFERENCE = Preference()
+
+
 class History(Protocol):
     """How a mode attaches requests and commits turns. All methods are synchronous; the session's lock is held."""
 
@@ -271,17 +287,14 @@ class History(Protocol):
         self,
         messages: Sequence[Message],
         matches: Matcher,
-        *,
-        caller: Caller = NOBODY,
-        extends: Checkpoint | None = None,
+        preference: Preference = NO_PREFERENCE,
     ) -> Attachment:
         """Where ``messages`` join; what is stored is not changed.
 
         Args:
             messages: the request's.
             matches: decides whether one of them says what a stored one says.
-            caller: who made the request; where several places are as good, its own is preferred.
-            extends: the turn that the request names as the one it extends, which is preferred to any that is as good.
+            preference: decides where several places are as good.
 
         Raises:
             RollbackRefused: they diverge further back than the mode allows.

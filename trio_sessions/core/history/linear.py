@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from trio_sessions.core.caller import NOBODY, Caller
-from trio_sessions.core.history.base import Attachment, Checkpoint, Message, path_of
+from trio_sessions.core.history.base import NO_PREFERENCE, Attachment, Checkpoint, Message, Preference, path_of
 from trio_sessions.core.history.flat import FlatPaths, flat_path
 from trio_sessions.core.matchers import Matcher, differing_fields, matching_prefix_length
 from trio_sessions.errors import RollbackRefused
@@ -43,9 +42,7 @@ class LinearHistory:
         self,
         messages: Sequence[Message],
         matches: Matcher,
-        *,
-        caller: Caller = NOBODY,
-        extends: Checkpoint | None = None,
+        preference: Preference = NO_PREFERENCE,
     ) -> Attachment:
         """Extend the newest checkpoint whose messages the request repeats; see ``History.attach``."""
         active = self._paths.to(self._active)

@@ -6,13 +6,12 @@ Source of the rules: the HTTP contract (docs/wire.md), "tree mode".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Final
 
 from trio_sessions.core import json
-from trio_sessions.core.caller import NOBODY, Caller
-from trio_sessions.core.history.base import Attachment, Checkpoint, Message
+from trio_sessions.core.history.base import NO_PREFERENCE, Attachment, Checkpoint, Message, Preference
 from trio_sessions.core.history.flat import FlatPaths
 from trio_sessions.core.matchers import Matcher
 from trio_sessions.core.tokens import TokenPath
@@ -21,14 +20,6 @@ from trio_sessions.errors import NodeCapReached
 __all__ = ["MAX_NODES", "TreeHistory"]
 
 MAX_NODES: Final = 1024
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Preference:
-    """What decides between nodes that are as deep."""
-
-    caller: Caller
-    extends: Checkpoint | None
 
 
 class TreeHistory:
@@ -73,9 +64,7 @@ class TreeHistory:
         self,
         messages: Sequence[Message],
         matches: Matcher,
-        *,
-        caller: Caller = NOBODY,
-        extends: Checkpoint | None = None,
+        preference: Preference = NO_PREFERENCE,
     ) -> Attachment:
         """At the deepest node whose whole path the request repeats; see ``History.attach``.
 
@@ -87,7 +76,7 @@ class TreeHistory:
             MatcherFailed: the matcher is broken.
         """
         self._require_room()
-        base = self._deepest(messages, matches, _Preference(caller, extends))
+        base = self._deepest(messages, matches, preference)
         ticket = self._attached
         self._attached += 1
         path = self._paths.to(base)
@@ -136,7 +125,7 @@ class TreeHistory:
                 "session"
             )
 
-    def _deepest(self, messages: Sequence[Message], matches: Matcher, preference: _Preference) -> Checkpoint | None:
+    def _deepest(self, messages: Sequence[Message], matches: Matcher, preference: Preference) -> Checkpoint | None:
         best: Checkpoint | None = None
         # Siblings repeat the same messages, as the same objects: each is compared once with one place of the request.
         known: dict[tuple[int, int], bool] = {}
@@ -151,7 +140,7 @@ class TreeHistory:
                         best = node
         return best
 
-    def _rank(self, node: Checkpoint, preference: _Preference) -> tuple[int, bool, bool, int]:
+    def _rank(self, node: Checkpoint, preference: Preference) -> tuple[int, bool, bool, int]:
         return (
             node.message_count,
             node is preference.extends,

@@ -39,8 +39,8 @@ def drop_retries(samples: list[Sample], session_metadata: Mapping[str, Any]) -> 
             if parent is not None
             else [root for root, prompt in prompts.items() if prompt == prompts[leaf]]
         )
-        caller = nodes[leaf].get(CALLER)
-        return any(node > leaf and nodes[node].get(CALLER) == caller for node in later)
+        agent = _agent(nodes[leaf])
+        return any(node > leaf and _agent(nodes[node]) == agent for node in later)
 
     return _longest_first([sample for sample in samples if not superseded(sample)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -49,7 +50,8 @@ def create_engine_app(engine: EmbeddedEngine, *, latency: float = 0.0, fault: Fa
         breaks = isinstance(reply, BrokenOff)
         if isinstance(reply, BrokenOff):
             reply = reply.reply
-        response = Response(reply.body, status=reply.status)
+        events = None if breaks else reply.events
+        response = Response(reply.body if events is None else _OneByOne(events), status=reply.status)
         for name, value in reply.headers:
             response.headers[name] = value
         if breaks:
@@ -88,6 +90,24 @@ async def serve_engine(
         async with trio.open_nursery() as nursery:
             await nursery.start(AppServer(WholeRequests(app), listener).run)
             task_status.started(url_of(listener))
+
+
+class _OneByOne:
+    """The events of a stream, each sent by itself."""
+
+    def __init__(self, events: Iterable[bytes]) -> None:
+        self._events = iter(events)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        data = next(self._events, None)
+        if data is None:
+            raise StopAsyncIteration
+        # Others get their turn, a client that goes away is noticed.
+        await trio.lowlevel.checkpoint()
+        return b"data: %b\n\n" % data
 
 
 class _BreaksOff:

@@ -22,6 +22,7 @@ from trio_sessions.config import BUILTIN_TOKENIZER
 from trio_sessions.engine.embedded import replay
 from trio_sessions.engine.embedded.answer import Goal, parse_message
 from trio_sessions.engine.embedded.causal import CausalLanguage, CausalModel
+from trio_sessions.engine.embedded.chunks import chunked_reply
 from trio_sessions.engine.embedded.family import Family
 from trio_sessions.engine.embedded.language import LanguageModel, NGramLanguage, never
 from trio_sessions.engine.embedded.load import load_fast_tokenizer
@@ -190,7 +191,18 @@ class EmbeddedEngine:
                 **self._replay_fields(request, sequence),
                 "e2e_latency": time.perf_counter() - started,
             }
-        return sse_reply(answer) if request.stream else json_reply(answer)
+        if not request.stream:
+            return json_reply(answer)
+        return self._streamed(request, answer, generation) if request.return_meta_info else sse_reply(answer)
+
+    def _streamed(self, request: ChatRequest, answer: dict[str, Any], generation: Generation) -> EngineReply:
+        text_bytes = self.vocabulary.text_bytes
+        return chunked_reply(
+            answer,
+            self._text(generation),
+            [text_bytes[token_id] for token_id in generation.token_ids],
+            include_usage=request.stream_options is not None and request.stream_options.include_usage is True,
+        )
 
     def _check_replay(self, request: ChatRequest) -> None:
         if not self.language.is_toy and (request.return_routed_experts or request.return_indexer_topk):

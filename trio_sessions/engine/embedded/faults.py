@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trio_sessions.engine.embedded.reply import EngineReply, error_reply
+from trio_sessions.engine.embedded.reply import EngineReply, error_reply, event_reply
 
 __all__ = ["FAULT_HEADER", "FAULT_KINDS", "Fault", "damaged", "parse_fault"]
 
@@ -83,10 +83,20 @@ def damaged(fault: Fault, reply: EngineReply) -> EngineReply:
     change = _CHANGES.get(fault.kind)
     if change is None:
         return reply
-    answer = json.loads(reply.body)
-    change(answer, fault)
+    if reply.events is None:
+        return EngineReply(200, reply.headers, _changed(reply.body, change, fault))
+    return event_reply(
+        # Only what has choices can be damaged.
+        _changed(data, change, fault) if b'"choices":[{' in data else data
+        for data in reply.events
+    )
+
+
+def _changed(answer: bytes, change: Callable[[dict[str, Any], Fault], None], fault: Fault) -> bytes:
+    decoded = json.loads(answer)
+    change(decoded, fault)
     # The standard library writes bare NaN and Infinity, which is what a broken engine does.
-    return EngineReply(200, reply.headers, json.dumps(answer, ensure_ascii=False).encode())
+    return json.dumps(decoded, ensure_ascii=False).encode()
 
 
 def _meta(answer: dict[str, Any]) -> dict[str, Any]:
@@ -105,11 +115,18 @@ def _count_mismatch(answer: dict[str, Any], _: Fault) -> None:
 
 
 def _null_content(answer: dict[str, Any], _: Fault) -> None:
-    answer["choices"][0]["message"]["content"] = None
+    choice = answer["choices"][0]
+    choice[_said(choice)]["content"] = None
 
 
 def _null_message(answer: dict[str, Any], _: Fault) -> None:
-    answer["choices"][0]["message"] = None
+    choice = answer["choices"][0]
+    choice[_said(choice)] = None
+
+
+def _said(choice: dict[str, Any]) -> str:
+    """Where a choice has its text; in a chunk that is another place."""
+    return "delta" if "delta" in choice else "message"
 
 
 def _first_log_prob(value: float | None) -> Callable[[dict[str, Any], Fault], None]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-__all__ = ["EngineReply", "error_reply", "json_reply", "sse_reply", "usage"]
+__all__ = ["EngineReply", "error_reply", "event_reply", "json_reply", "sse_reply", "usage"]
 
 _JSON: Final = (("content-type", "application/json"),)
+_EVENTS: Final = (("content-type", "text/event-stream"), ("cache-control", "no-cache"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,13 @@ class EngineReply:
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
+
+    @property
+    def events(self) -> Sequence[bytes] | None:
+        """The data of its server-sent events; None where it is no stream of them."""
+        if self.headers != _EVENTS:
+            return None
+        return [event.removeprefix(b"data: ") for event in self.body.split(b"\n\n")[:-1]]
 
 
 def error_reply(status: int, message: str, *, kind: str = "BadRequestError") -> EngineReply:
@@ -65,5 +73,9 @@ def sse_reply(answer: dict[str, Any]) -> EngineReply:
             }
         ],
     }
-    body = b"data: " + msgspec.json.encode(chunk) + b"\n\ndata: [DONE]\n\n"
-    return EngineReply(200, (("content-type", "text/event-stream"), ("cache-control", "no-cache")), body)
+    return event_reply([msgspec.json.encode(chunk), b"[DONE]"])
+
+
+def event_reply(events: Iterable[bytes]) -> EngineReply:
+    """Server-sent events with these data, each of one line."""
+    return EngineReply(200, _EVENTS, b"".join(b"data: %b\n\n" % data for data in events))

@@ -44,10 +44,15 @@ class _SamplingFields(msgspec.Struct, kw_only=True):
     stream: bool | None = None
 
 
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
 class ChatRequest(_SamplingFields, kw_only=True):
     """``POST /v1/chat/completions``; fields that are not here are ignored, as engines do."""
 
     messages: list[dict[str, Any]]
+    stream_options: _StreamOptions | None = None
     input_ids: list[int] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -106,11 +111,9 @@ def chat_request(body: bytes) -> ChatRequest:
     """``body`` as a chat request; its messages are checked also where ``input_ids`` stand in for them.
 
     Raises:
-        BadRequest: as ``decoded``; a message without a known role; or what engines cannot do together.
+        BadRequest: as ``decoded``, or a message without a known role.
     """
     request = decoded(ChatRequest, body)
-    if request.stream and request.return_meta_info:
-        raise BadRequest("return_meta_info is not supported with stream=true")
     if not request.messages:
         raise BadRequest("messages must not be empty")
     for index, message in enumerate(request.messages):

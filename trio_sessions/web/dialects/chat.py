@@ -85,6 +85,8 @@ class ChatEvents:
 
     def __init__(self) -> None:
         self._begun = False
+        # How much of each text was written.
+        self._written = {"reasoning_content": 0, "content": 0}
 
     def opening(self) -> bytes:
         """A comment: a chunk has the engine's id, which is not known yet."""
@@ -96,10 +98,14 @@ class ChatEvents:
 
     def delta(self, delta: Delta) -> bytes:
         """A chunk with what is new."""
-        role = {} if self._begun else {"role": "assistant"}
-        self._begun = True
         texts = {"reasoning_content": delta.reasoning, "content": delta.content}
         new = {name: text for name, text in texts.items() if text}
+        if not new:
+            return b""
+        for name, text in new.items():
+            self._written[name] += len(text)
+        role = {} if self._begun else {"role": "assistant"}
+        self._begun = True
         return data_event(_chunk(delta.head, {**role, **new}, finish_reason=None))
 
     def finish(self, answer: EngineAnswer) -> bytes:
@@ -108,12 +114,17 @@ class ChatEvents:
         choice = _object_decoder.decode(_list_decoder.decode(completion["choices"])[0])
         message = _delta(choice["message"])
         if self._begun:
-            message = {"tool_calls": message["tool_calls"]} if "tool_calls" in message else {}
+            message = self._rest(message)
         chunk = _chunk(completion, message, finish_reason=choice.get("finish_reason", _NULL))
         usage = completion.get("usage", _NULL)
         if bytes(usage) != b"null":
             chunk["usage"] = usage
         return data_event(chunk) + _DONE
+
+    def _rest(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        rest = {name: message.get(name, "")[written:] for name, written in self._written.items()}
+        calls = {"tool_calls": message["tool_calls"]} if "tool_calls" in message else {}
+        return {**{name: text for name, text in rest.items() if text}, **calls}
 
     def broken(self, failure: Failure) -> bytes:
         """OpenAI's error object as an event, which its clients raise."""

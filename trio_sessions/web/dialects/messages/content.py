@@ -13,7 +13,7 @@ from trio_sessions.core import json
 from trio_sessions.web.dialects.answer import ChatAnswer
 from trio_sessions.web.dialects.messages.ids import call_id
 
-__all__ = ["ContentBlock", "TextContent", "content_blocks"]
+__all__ = ["ContentBlock", "TextContent", "ThinkingContent", "content_blocks"]
 
 # A call's arguments come back inside a body, a message and a block.
 _DEEPER: Final = 8
@@ -29,7 +29,10 @@ class ContentBlock(Protocol):
         """The block as it stands in its start event, before anything of it is known."""
 
     def deltas(self) -> list[dict[str, Any]]:
-        """What makes ``start`` into ``whole``."""
+        """What makes ``start`` into ``whole``, but for ``ending``."""
+
+    def ending(self) -> list[dict[str, Any]]:
+        """The deltas behind the last of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +53,21 @@ class TextContent:
         """See ``ContentBlock.deltas``."""
         return [{"type": "text_delta", "text": self.text}] if self.text else []
 
+    def ending(self) -> list[dict[str, Any]]:
+        """See ``ContentBlock.ending``."""
+        return []
+
 
 @dataclass(frozen=True, slots=True)
 class ThinkingContent:
     """Reasoning. Nobody checks the signature, but clients give up a block without one."""
 
-    thinking: str
+    text: str
     signature: str
 
     def whole(self) -> dict[str, Any]:
         """See ``ContentBlock.whole``."""
-        return {"type": "thinking", "thinking": self.thinking, "signature": self.signature}
+        return {"type": "thinking", "thinking": self.text, "signature": self.signature}
 
     def start(self) -> dict[str, Any]:
         """See ``ContentBlock.start``."""
@@ -68,10 +75,11 @@ class ThinkingContent:
 
     def deltas(self) -> list[dict[str, Any]]:
         """See ``ContentBlock.deltas``."""
-        return [
-            {"type": "thinking_delta", "thinking": self.thinking},
-            {"type": "signature_delta", "signature": self.signature},
-        ]
+        return [{"type": "thinking_delta", "thinking": self.text}]
+
+    def ending(self) -> list[dict[str, Any]]:
+        """See ``ContentBlock.ending``."""
+        return [{"type": "signature_delta", "signature": self.signature}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,10 @@ class ToolUseContent:
     def deltas(self) -> list[dict[str, Any]]:
         """See ``ContentBlock.deltas``."""
         return [{"type": "input_json_delta", "partial_json": self.arguments.decode()}]
+
+    def ending(self) -> list[dict[str, Any]]:
+        """See ``ContentBlock.ending``."""
+        return []
 
 
 def content_blocks(answer: ChatAnswer, *, response_id: str, thinking: bool) -> Sequence[ContentBlock]:

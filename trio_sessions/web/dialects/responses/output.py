@@ -64,16 +64,17 @@ class ResponseForm:
     def _items(self, answer: ChatAnswer, *, incomplete: bool) -> Sequence[Mapping[str, Any]]:
         items = []
         if answer.reasoning:
-            items.append(self._reasoning(answer.reasoning))
+            items.append(self.reasoning(answer.reasoning))
         # An answer without any item could not be sent back.
         if answer.content or not answer.tool_calls:
-            items.append(self._message(answer.content))
+            items.append(self.message(answer.content))
         items += self._calls(answer)
         if incomplete and "status" in items[-1]:
             items[-1]["status"] = "incomplete"
         return items
 
-    def _reasoning(self, text: str) -> dict[str, Any]:
+    def reasoning(self, text: str) -> dict[str, Any]:
+        """The item of the reasoning."""
         item = {
             "id": self.ids.reasoning,
             "type": "reasoning",
@@ -85,7 +86,8 @@ class ResponseForm:
             item["encrypted_content"] = self.ids.reasoning
         return item
 
-    def _message(self, text: str) -> dict[str, Any]:
+    def message(self, text: str) -> dict[str, Any]:
+        """The item of the content."""
         return {
             "id": self.ids.message,
             "type": "message",
