@@ -27,7 +27,7 @@ from trio_sessions.web.dialects.messages.shapes import (
     ToolUseBlock,
 )
 from trio_sessions.web.dialects.shapes import shaped
-from trio_sessions.web.dialects.stored import StoredAnswers
+from trio_sessions.web.dialects.stored import stored_call
 
 __all__ = ["Conversation"]
 
@@ -45,7 +45,6 @@ class Conversation:
     def __init__(self, reading: Reading, dropped: Dropped) -> None:
         self._reading = reading
         self._dropped = dropped
-        self._stored = StoredAnswers(reading)
 
     def read(self, system: Content | None, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """The conversation as chat messages.
@@ -159,7 +158,7 @@ class Conversation:
     def _tool_call(self, block: ToolUseBlock) -> dict[str, Any]:
         arguments = json.encode(block.input).decode()
         issued = issued_call(block.id)
-        stored = None if issued is None else self._stored.call(issued.response_id, issued.index)
+        stored = None if issued is None else stored_call(self._reading, issued.response_id, issued.index)
         # What is stored, and was rendered, has the engine's own id, or none.
         named = {"id": block.id} if stored is None else {key: stored[key] for key in ("id",) if key in stored}
         return {**named, "type": "function", "function": {"name": block.name, "arguments": arguments}}

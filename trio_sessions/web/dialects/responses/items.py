@@ -25,7 +25,7 @@ from trio_sessions.web.dialects.responses.shapes import (
 )
 from trio_sessions.web.dialects.responses.tools import ToolName, ToolTable, custom_arguments, custom_input
 from trio_sessions.web.dialects.shapes import shaped
-from trio_sessions.web.dialects.stored import StoredAnswers
+from trio_sessions.web.dialects.stored import stored_call, stored_message
 
 __all__ = ["Transcript"]
 
@@ -53,7 +53,6 @@ class Transcript:
         # What an assistant's item may belong to: the answer it directly follows, or one that it names.
         self._open: Assistant | None = None
         self._answers: dict[str, Assistant] = {}
-        self._stored = StoredAnswers(reading)
 
     def extend_stored(self, path: Sequence[Message], checkpoint: Checkpoint) -> None:
         """Begin with the messages up to ``checkpoint``'s answer, which is the last of ``path``."""
@@ -135,7 +134,7 @@ class Transcript:
         text = reasoning_of(item)
         # The encrypted content that we issue is the item's id, for clients that drop that.
         said = issued(item.id) or issued(item.encrypted_content)
-        stored = None if text or said is None else self._stored.message(said.response_id)
+        stored = None if text or said is None else stored_message(self._reading, said.response_id)
         if stored is not None:
             known = stored.get("reasoning_content")
             text = known if isinstance(known, str) else ""
@@ -167,7 +166,7 @@ class Transcript:
 
     def _sampled(self, said: Issued, named: ToolName, text: str, *, custom: bool) -> Mapping[str, Any] | None:
         """The call as it was stored, where the item says nothing else."""
-        stored = None if said.call is None else self._stored.call(said.response_id, said.call)
+        stored = None if said.call is None else stored_call(self._reading, said.response_id, said.call)
         match stored:
             case {"function": {"name": str(name), "arguments": str(arguments)}} if text == (
                 custom_input(arguments) if custom else arguments
@@ -186,7 +185,7 @@ class Transcript:
 
     def _reference(self, item_id: str, where: str) -> None:
         said = issued(item_id)
-        stored = None if said is None else self._stored.message(said.response_id)
+        stored = None if said is None else stored_message(self._reading, said.response_id)
         if said is None or stored is None:
             raise InvalidRequest(
                 f"{where}: Item with id '{item_id}' not found. The session does not have it, or no longer: send the "
