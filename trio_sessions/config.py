@@ -136,8 +136,8 @@ class Settings:
     on_delete: OnDelete = "answer"
     engine_timeout: float = 600.0
     stream_grace: float = 0.5
-    keep_alive: float = 10.0
     stream: StreamMode = "buffered"
+    keep_alive: float = 10.0
     max_body_mb: float = 64.0
     max_answer_mb: float = 1024.0
     open_proxy: bool = False

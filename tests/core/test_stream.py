@@ -59,6 +59,8 @@ def test_events_are_the_same_wherever_the_bytes_are_cut(events: Any, end: bytes,
     [
         (b"data: a\n\ndata: b\r\n\r\ndata: c\r\r", [b"a", b"b", b"c"]),
         (b"data:a\ndata:  b\n\n", [b"a\n b"]),
+        (b"data: a\r\ndata: b\r\n\r\n", [b"a\nb"]),
+        (b"data: a\rdata: b\r\r", [b"a\nb"]),
         (b"data: \xc3\xa9\n\n", ["é".encode()]),
         (b": ping\n\n\n\ndata: a\n\n", [b"a"]),
         (b"data:\n\ndata\n\n", []),
@@ -366,3 +368,30 @@ def test_the_last_word_on_a_count_is_that_of_the_meta_info_too() -> None:
         extract_completion(
             assembled([events_of([*GOOD, chunk(meta_info={"completion_tokens": 1}), chunk(completion_tokens=2)])])[0]
         )
+
+
+def test_its_weight_is_that_of_all_that_was_added() -> None:
+    assembler = AnswerAssembler()
+    for chunk_ in [*GOOD, {"usage": {"completion_tokens": 2}, "x": "y" * 100_000}]:
+        assembler.add(json.dumps(chunk_).encode())
+    assembler.add(b"[DONE]")
+    assert assembler.weight >= core_json.weight(assembler.answer())
+
+
+def test_null_takes_nothing_back() -> None:
+    said = chunk({"content": "a"}, A, completion_tokens=1, finish_reason="stop")
+    nothing = {**HEAD, "usage": None, "created": None, "choices": [{"delta": {}, "finish_reason": None}]}
+    whole = json.loads(assembled([events_of([said, nothing])])[0])
+    assert (whole["choices"][0]["finish_reason"], whole["created"]) == ("stop", 5)
+
+
+def test_calls_may_come_in_turns() -> None:
+    def part(index: int, arguments: str, **fields: Any) -> dict[str, Any]:
+        return chunk({"tool_calls": [{"index": index, **fields, "function": {"arguments": arguments}}]})
+
+    parts = [part(1, "x", id="c1"), part(0, "y", id="c0"), part(1, "X", id=None), part(0, "Y")]
+    [choice] = json.loads(assembled([events_of([*parts, *GOOD])])[0])["choices"]
+    assert choice["message"]["tool_calls"] == [
+        {"index": 0, "id": "c0", "function": {"name": "", "arguments": "yY"}},
+        {"index": 1, "id": "c1", "function": {"name": "", "arguments": "xX"}},
+    ]

@@ -12,6 +12,7 @@ import trio
 from tests.engine.embedded_fixtures import WEATHER, body, engine, output
 from trio_sessions.core.stream import AnswerAssembler, EventSplitter
 from trio_sessions.engine.embedded import EmbeddedEngine, serve_engine
+from trio_sessions.engine.embedded.chunks import chunked_reply
 
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 REPLAY = {"return_routed_experts": True, "return_indexer_topk": True}
@@ -110,6 +111,20 @@ def test_reasoning_comes_before_content() -> None:
             assert kinds.count("content") > 1
             return
     pytest.fail("no answer had reasoning")
+
+
+def test_content_that_was_reasoned_about_is_still_behind_the_reasoning() -> None:
+    text = "<think>\nok é ok</think>\n\nok"
+    spelled = [text.encode()[at : at + 1] for at in range(len(text.encode()))]
+    message = {"role": "assistant", "content": "ok", "reasoning_content": "ok é ok", "tool_calls": None}
+    meta = {"output_token_logprobs": [[-1.0, index, None] for index in range(len(spelled))]}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop", "meta_info": meta}
+    whole = {"id": "c", "created": 1, "model": "m", "choices": [choice], "usage": {"completion_tokens": len(spelled)}}
+    reply = chunked_reply(whole, text, spelled, include_usage=True)
+    # The assembler refuses reasoning behind content.
+    assert assembled(reply.body)["choices"][0]["message"] == {
+        name: value for name, value in message.items() if value is not None
+    }
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}])

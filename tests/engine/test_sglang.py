@@ -17,7 +17,7 @@ from trio_sessions import __version__
 from trio_sessions.engine.base import EngineAnswer, EngineCall
 from trio_sessions.engine.headers import from_engine
 from trio_sessions.engine.sglang import SGLangEngine
-from trio_sessions.errors import EngineUnreachable
+from trio_sessions.errors import BadEngineAnswer, EngineUnreachable
 
 # Bounds tests that jump the clock; those that do not are bounded by ``serving``.
 PATIENCE = 1000
@@ -602,3 +602,106 @@ async def test_hundreds_of_calls_are_in_flight_at_once():
                 nursery.start_soon(call, number)
     assert answers == {number: b"%d" % number for number in range(calls)}
     assert server.connections == calls
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+async def test_a_stream_is_handed_on_piece_by_piece_and_its_connection_used_again():
+    taken, seen = [], trio.Event()
+
+    async def handler(connection: Connection) -> None:
+        while await connection.read() is not None:
+            await connection.send(CHUNKED + _chunk(b"a"))
+            await seen.wait()
+            await connection.send(_chunk(b"b") + _chunk(b""))
+
+    async def take(piece: bytes) -> None:
+        taken.append(piece)
+        seen.set()
+
+    async with serving(handler) as server, SGLangEngine(server.url, timeout=600) as engine:
+        for _ in range(2):
+            answer = await engine.stream(_call(), take)
+            assert (answer.status, answer.body) == (200, b"")
+        assert server.connections == 1
+    assert b"".join(taken) == b"abab"
+
+
+@pytest.mark.parametrize("status", [204, 400, 429, 500])
+async def test_only_a_200_is_handed_on(status):
+    body = b"" if status == 204 else b"no"
+    taken: list[bytes] = []
+
+    async def take(piece: bytes) -> None:
+        taken.append(piece)
+
+    async with (
+        serving(response(body, status=f"{status} X")) as server,
+        SGLangEngine(server.url, timeout=600) as engine,
+    ):
+        answer = await engine.stream(_call(), take)
+    assert (answer.status, answer.body, taken) == (status, body, [])
+
+
+async def test_whoever_takes_a_stream_may_give_it_up():
+    gone = trio.Event()
+
+    async def handler(connection: Connection) -> None:
+        await connection.read()
+        await connection.send(CHUNKED + _chunk(b"a"))
+        await connection.until_closed()
+        gone.set()
+
+    async def take(_: bytes) -> None:
+        raise BadEngineAnswer("enough")
+
+    async with serving(handler) as server, SGLangEngine(server.url, timeout=600) as engine:
+        with pytest.raises(BadEngineAnswer, match="enough"):
+            await engine.stream(_call(), take)
+        await gone.wait()
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind"),
+    [
+        (CHUNKED + _chunk(b"x" * LIMIT) + _chunk(b"x"), "AnswerTooLarge"),
+        (response(b"x" * (LIMIT + 1)), "AnswerTooLarge"),
+        (CHUNKED + _chunk(b"x"), "RemoteProtocolError"),
+        (response(gzip.compress(b"x"), headers=(("content-encoding", "gzip"),)), "DecodingError"),
+    ],
+)
+async def test_a_stream_that_is_no_answer(sent, kind):
+    async def take(piece: bytes) -> None:
+        assert piece.strip(b"x") == b""
+
+    async with (
+        serving(_once(sent)) as server,
+        SGLangEngine(server.url, timeout=600, max_answer_bytes=LIMIT) as engine,
+    ):
+        with pytest.raises(EngineUnreachable, match=f"^backend transport error: {kind}: "):
+            await engine.stream(_call(), take)
+
+
+async def test_a_stream_has_to_end_in_time(clock):
+    async def handler(connection: Connection) -> None:
+        await connection.read()
+        await connection.send(CHUNKED)
+        while True:
+            await connection.send(_chunk(b"x"))
+            await wait_all_tasks_blocked(0.01)
+            clock.jump(30)
+
+    async def take(_: bytes) -> None:
+        pass
+
+    async with serving(handler, patience=PATIENCE) as server, SGLangEngine(server.url, timeout=100) as engine:
+        with pytest.raises(EngineUnreachable, match="the engine did not answer within 100 s"):
+            await engine.stream(_call(), take)

@@ -24,8 +24,8 @@ class Reading:
         self.received = b""
         self._chunks = response.aiter_raw()
 
-    async def until(self, mark: bytes) -> None:
-        while mark not in self.received:
+    async def until(self, mark: bytes, *, after: int = 0) -> None:
+        while mark not in self.received[after:]:
             self.received += await anext(self._chunks)
 
     async def rest(self) -> bytes:

@@ -68,7 +68,7 @@ class StreamedCall:
                 }
             ]
         )
-        usage = {"prompt_tokens": 3, "completion_tokens": count if counted is None else counted}
+        usage = {"prompt_tokens": 3, "completion_tokens": count if counted is None else counted, "total_tokens": 9}
         await self._chunk([], usage=usage)
         await self.event(b"[DONE]")
         await self._connection.send(b"0\r\n\r\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -17,7 +18,19 @@ from tests.web.dialects.anthropic_sdk import asked, sdk
 from tests.web.dialects.responses_support import agent_in, assert_one_line
 from tests.web.reading import BODY, COMMENT, opened
 from tests.web.stream_engine import StreamedCall, StreamEngine, stream_engine
-from tests.web.support import CHAT, LIMIT_SECONDS, Serve, Served, Session, assistant, gather, settle, until, user
+from tests.web.support import (
+    CHAT,
+    LIMIT_SECONDS,
+    RawConnection,
+    Serve,
+    Served,
+    Session,
+    assistant,
+    gather,
+    settle,
+    until,
+    user,
+)
 from trio_sessions.engine.base import EngineAnswer, EngineCall
 from trio_sessions.engine.embedded import EmbeddedEngine, serve_engine
 from trio_sessions.engine.sglang import SGLangEngine
@@ -41,7 +54,15 @@ async def served(serve: Serve, engine: StreamEngine) -> AsyncIterator[Served]:
 
 @pytest.fixture
 async def session(served: Served) -> Session:
+    """Its streams are opened at once."""
     return await served.session()
+
+
+@pytest.fixture
+async def patient(serve: Serve, engine: StreamEngine) -> AsyncIterator[Session]:
+    """Its streams are opened by the first delta."""
+    async with SGLangEngine(engine.url, timeout=LIMIT_SECONDS) as client:
+        yield await (await serve(client, stream="real", stream_grace=LIMIT_SECONDS)).session()
 
 
 @pytest.fixture
@@ -79,9 +100,9 @@ class TestDeltasReachTheClientBeforeTheEngineIsDone:
         assert [tool_call.function.arguments for tool_call in message.tool_calls] == ['{"a": 1}']
         await self._check(session, engine)
 
-    async def test_in_messages(self, session: Session, engine: StreamEngine) -> None:
+    async def test_in_messages(self, patient: Session, engine: StreamEngine) -> None:
         thinking: Any = {"type": "enabled", "budget_tokens": 1024}
-        client = sdk(session)
+        client = sdk(patient)
         async with client, trio.open_nursery() as nursery:
             seen: list[str] = []
             final: list[Any] = []
@@ -101,10 +122,10 @@ class TestDeltasReachTheClientBeforeTheEngineIsDone:
         assert message.content[0].signature == message.id
         assert (message.content[2].input, message.stop_reason) == ({"a": 1}, "tool_use")
         assert message.usage.output_tokens == len(engine.calls[0].ids)
-        await self._check(session, engine)
+        await self._check(patient, engine)
 
-    async def test_in_responses(self, session: Session, engine: StreamEngine) -> None:
-        async with agent_in(session) as talking, trio.open_nursery() as nursery:
+    async def test_in_responses(self, patient: Session, engine: StreamEngine) -> None:
+        async with agent_in(patient) as talking, trio.open_nursery() as nursery:
             seen: list[str] = []
             final: list[Any] = []
 
@@ -122,7 +143,7 @@ class TestDeltasReachTheClientBeforeTheEngineIsDone:
         assert (response.output[0].content[0].text, response.output_text) == ("hm", "ok there")
         assert response.output[2].arguments == '{"a": 1}'
         assert response.usage.output_tokens == len(engine.calls[0].ids)
-        await self._check(session, engine)
+        await self._check(patient, engine)
 
     async def _talk(self, engine: StreamEngine, seen: list[str]) -> None:
         call = await engine.call()
@@ -145,7 +166,7 @@ class TestDeltasReachTheClientBeforeTheEngineIsDone:
             "tool_calls": [CALL],
         }
         assert (choice["finish_reason"], choice["meta_info"]["routed_experts"]) == ("tool_calls", "AAAA")
-        assert record["response"]["usage"] == {"prompt_tokens": 3, "completion_tokens": 4}
+        assert record["response"]["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 9}
         assert record["request"] == asked_for
 
 
@@ -267,14 +288,26 @@ async def test_an_engine_that_takes_too_long_in_the_middle(serve: Serve, engine:
         await until(lambda: call.gone)
 
 
-async def test_a_client_that_leaves_in_the_middle_cancels_the_request(session: Session, engine: StreamEngine) -> None:
-    async with session.unchanged():
-        async with opened(session) as reading:
+@asynccontextmanager
+async def asked_by_hand(session: Session, **headers: str) -> AsyncIterator[RawConnection]:
+    """A streamed turn over a connection from which nothing is read."""
+    body = json.dumps(BODY).encode()
+    lines = [f"POST {session.path}/{CHAT} HTTP/1.1", "host: x", f"content-length: {len(body)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    async with await session.served.connect() as connection:
+        await connection.send("\r\n".join([*lines, "", ""]).encode() + body)
+        yield connection
+
+
+async def test_a_client_that_leaves_in_the_middle_cancels_the_request(patient: Session, engine: StreamEngine) -> None:
+    async with patient.unchanged():
+        async with asked_by_hand(patient) as connection:
             call = await engine.call()
             await call.say("ok", ids=[5])
-            await reading.until(b'"content":"ok"')
+            # The head is there with the first delta, not before.
+            assert await connection.interim() == b"HTTP/1.1 200 "
         await until(lambda: call.gone)
-        metrics = session.served.gateway.metrics.registry
+        metrics = patient.served.gateway.metrics.registry
         await until(lambda: metrics.get_sample_value("trio_sessions_turns_total", {"outcome": "cancelled"}) == 1)
 
 
@@ -285,8 +318,9 @@ async def test_a_silent_engine_is_bridged_also_behind_a_delta(serve: Serve, engi
         async with opened(session) as reading:
             call = await engine.call()
             await call.say("ok", ids=[5])
-            await reading.until(COMMENT * 2)
-            assert reading.received.index(b'"content":"ok"') < reading.received.index(COMMENT)
+            await reading.until(b'"content":"ok"')
+            before = len(reading.received)
+            await reading.until(COMMENT, after=before)
             await call.finish()
             await reading.rest()
     assert len(await session.records()) == 1
@@ -305,15 +339,14 @@ class TestASlowReader:
         await until(lambda: bool(session.served.gateway.registry.get(session.id).history.nodes))
 
     async def test_gets_it_all_long_after_the_turn(self, session: Session, engine: StreamEngine) -> None:
-        async with await session.served.connect() as connection:
-            await self._ask(session, connection)
+        async with asked_by_hand(session) as connection:
             await self._fill(session, await engine.call())
             await settle()
             # The turn is over, and it takes another.
             assert session.served.gateway.metrics.registry.get_sample_value("trio_sessions_turns_in_flight") == 0
             response = await connection.response()
         assert response.status == 200
-        *events, done, rest = response.body.split(b"\n\n")
+        *events, done, rest = response.body.replace(COMMENT, b"").split(b"\n\n")
         assert (done, rest) == (b"data: [DONE]", b"")
         deltas = [json.loads(event.removeprefix(b"data: "))["choices"][0]["delta"] for event in events]
         assert "".join(delta.get("content", "") for delta in deltas) == self.PIECE * self.PIECES
@@ -321,8 +354,7 @@ class TestASlowReader:
         assert len(deltas) < self.PIECES
 
     async def test_does_not_hold_up_a_shutdown(self, session: Session, engine: StreamEngine) -> None:
-        async with await session.served.connect() as connection:
-            await self._ask(session, connection)
+        async with asked_by_hand(session):
             call = await engine.call()
             for number in range(self.PIECES):
                 await call.say(self.PIECE, ids=[number])
@@ -330,11 +362,6 @@ class TestASlowReader:
             with trio.fail_after(LIMIT_SECONDS / 2):
                 await session.served.gateway.registry.drain(grace=0)
             await until(lambda: call.gone)
-
-    async def _ask(self, session: Session, connection: Any) -> None:
-        body = json.dumps(BODY).encode()
-        head = f"POST {session.path}/{CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
-        await connection.send(head.encode() + body)
 
 
 @pytest.mark.parametrize("streams", [True, False])
@@ -345,13 +372,11 @@ async def test_a_retry_joins_a_turn_that_streams(session: Session, engine: Strea
     async def retry() -> None:
         whole.append(await session.chat(user("hi"), headers=again, stream=streams))
 
-    client, url = session.served.client, f"{session.path}/{CHAT}"
-    first = {"x-stainless-retry-count": "0"}
     async with trio.open_nursery() as nursery:
-        async with client.stream("POST", url, json=BODY, headers=first) as response:
+        async with asked_by_hand(session, x_stainless_retry_count="0") as connection:
             call = await engine.call()
             await call.say("ok", ids=TEXT_IDS[:2])
-            await anext(response.aiter_raw())
+            await connection.interim()
             nursery.start_soon(retry)
             await settle()
         # Its own client is gone, but another waits for it.
@@ -436,11 +461,10 @@ class TestAnEngineThatGivesNoStreams:
         async with trio.open_nursery() as nursery:
 
             async def answer() -> None:
-                for _ in range(2):
-                    await until(lambda: len(held.waiting) == 3)
+                for asked_so_far in (3, 6):
+                    await until(lambda: len(served.engine.calls) == asked_so_far)  # noqa: B023 - run at once
                     for call in held.waiting:
                         call.answer(chat_answer())
-                    await until(lambda: not held.waiting)
 
             nursery.start_soon(answer)
             responses = await gather(*(lambda each=each: each.chat(user("hi"), stream=True) for each in sessions))
@@ -474,7 +498,9 @@ async def test_with_the_embedded_engine_a_whole_loop_is_one_line(serve: Serve) -
             messages: list[Any] = [user("hi")]
             for _ in range(3):
                 response = await session.chat(*messages, stream=True)
+                assert response.status_code == 200, response.text
                 message = accumulated(response.content)
-                messages += [assistant(message.content), user("go on")]
+                reasoning = getattr(message, "reasoning_content", None)
+                messages += [assistant(message.content, reasoning_content=reasoning), user("go on")]
             await assert_one_line(session, 3)
         nursery.cancel_scope.cancel()

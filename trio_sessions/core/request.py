@@ -161,7 +161,7 @@ class PreparedRequest:
         spelled_messages: as in ``ChatBody``.
         tools: tool definitions as the client sent them, or None.
         template_kwargs: the request's own ``chat_template_kwargs``, empty when it has none.
-        stream: whether the client wants the answer as server-sent events. The engine is never asked to stream.
+        stream: whether the client wants the answer as server-sent events; what the engine is asked is another matter.
         fields: what goes to the engine besides messages, kwargs and prompt, with the forced fields in place.
         incremental_replay: whether ``engine_request`` names the first routing row that is not stored yet.
     """

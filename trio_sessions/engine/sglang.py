@@ -116,9 +116,9 @@ class SGLangEngine:
 
     async def _hand_on(self, response: httpx.Response, take: Callable[[bytes], Awaitable[None]]) -> bytes:
         assert isinstance(response.stream, httpx.AsyncByteStream)
-        if response.headers.get("content-encoding") is not None:
-            raise httpx.DecodingError("a stream that is compressed although that was not asked for")
         try:
+            if response.headers.get("content-encoding") is not None:
+                raise httpx.DecodingError("a stream that is compressed although that was not asked for")
             async for piece in response.stream:
                 await take(piece)
         finally:

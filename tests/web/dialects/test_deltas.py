@@ -65,13 +65,14 @@ class Course:
 
 @st.composite
 def courses(draw: st.DrawFn) -> Course:
-    content, reasoning, calls = draw(responses.TEXT), draw(st.none() | responses.TEXT), draw(responses.CALLS)
+    content, calls = draw(responses.TEXT), draw(responses.CALLS)
+    reasoning = draw(st.none() | responses.TEXT | st.just("hm"))
     reason = draw(st.sampled_from(["stop", "tool_calls", "length", "abort", "content_filter"]))
     fields = {} if reasoning is None else {"reasoning_content": reasoning}
     message = {"role": "assistant", "content": content, "tool_calls": calls or None, **fields}
     # What the client was not sent yet when the whole answer is there comes with its end.
     said = (reasoning or "") + content
-    until = draw(st.integers(0, len(said)))
+    until = draw(st.just(len(said)) | st.integers(0, len(said)))
     places = sorted(draw(st.lists(st.integers(0, until), max_size=6)))
     steps: list[Delta | None] = []
     border = len(reasoning or "")
@@ -203,3 +204,36 @@ def _deltas(stream: bytes) -> str:
         elif decoded["type"] in ("response.output_text.delta", "response.reasoning_text.delta"):
             text += decoded["delta"]
     return text
+
+
+def test_each_part_begins_and_ends_once() -> None:
+    """Reasoning, content and a call, all but the call in deltas."""
+    message = {
+        "role": "assistant",
+        "content": "ok",
+        "reasoning_content": "hm",
+        "tool_calls": [responses.call("f", "{}")],
+    }
+    course = Course(
+        chat_answer(message=message), None, [Delta("h"), Delta("m"), Delta("", "o"), None, Delta("", "k"), Delta()]
+    )
+    writer = responses.read({"input": "hi"}).events()
+    events = responses.events_of(course.begin(writer) + writer.finish(course.answer))
+    assert [event["type"].removeprefix("response.") for event in events] == [
+        *("created", "in_progress"),
+        *("output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.delta"),
+        *("reasoning_text.done", "content_part.done", "output_item.done"),
+        *("output_item.added", "content_part.added", "output_text.delta", "in_progress", "output_text.delta"),
+        *("output_text.done", "content_part.done", "output_item.done"),
+        *("output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done"),
+        "completed",
+    ]
+    messages_writer = MessagesEvents(messages.FRAME)
+    events = messages.events_of(course.begin(messages_writer) + messages_writer.finish(course.answer))
+    assert [event.get("delta", event).get("type", "") for event in events if event["type"] != "message_delta"] == [
+        "message_start",
+        *("content_block_start", "thinking_delta", "thinking_delta", "signature_delta", "content_block_stop"),
+        *("content_block_start", "text_delta", "text_delta", "text_delta", "content_block_stop"),
+        *("content_block_start", "input_json_delta", "content_block_stop"),
+        "message_stop",
+    ]
