@@ -92,7 +92,10 @@ class PreviousResponseNotFound(InvalidRequest):
     code: ClassVar[str] = "previous_response_not_found"
 
     def __init__(self, response_id: str) -> None:
-        super().__init__(f"Previous response with id '{response_id}' not found.")
+        super().__init__(
+            f"Previous response with id '{response_id}' not found. The session does not have it, or no longer: send "
+            "the whole conversation as input"
+        )
 
 
 class RollbackRefused(InvalidRequest):

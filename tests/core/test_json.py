@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.core import PATIENT
-from trio_sessions.core.json import MAX_NESTING, InvalidJSON, compact, decode, encode
+from trio_sessions.core.json import MAX_NESTING, InvalidJSON, compact, decode, encode, kind_of
 from trio_sessions.testing.strategies import chat_bodies, json_values
 
 
@@ -191,3 +191,21 @@ def test_wide_values_and_brackets_in_text_are_not_deep():
 def test_encode_refuses_lone_surrogates():
     with pytest.raises(UnicodeEncodeError):
         encode("\ud800")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "null"),
+        (True, "a boolean"),
+        ("", "a string"),
+        (1, "a number"),
+        (1.5, "a number"),
+        ([], "a list"),
+        ((), "a list"),
+        ({}, "an object"),
+        (b"", "bytes"),
+    ],
+)
+def test_what_a_value_is(value, said):
+    assert kind_of(value) == said

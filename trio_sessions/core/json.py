@@ -7,11 +7,12 @@ templates, encoders) can be driven into a ``RecursionError`` by a body.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-__all__ = ["MAX_NESTING", "InvalidJSON", "compact", "decode", "encode", "too_deep", "weight"]
+__all__ = ["MAX_NESTING", "InvalidJSON", "compact", "decode", "encode", "kind_of", "too_deep", "weight"]
 
 MAX_NESTING: Final = 128
 
@@ -108,3 +109,22 @@ def too_deep(value: Any) -> bool:
         if not level:
             return False
     return True
+
+
+def kind_of(value: Any) -> str:
+    """What a decoded value is in JSON's words, for the text of an error: ``a string``, ``null``."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case str():
+            return "a string"
+        case int() | float():
+            return "a number"
+        case list() | tuple():
+            return "a list"
+        case Mapping():
+            return "an object"
+        case _:
+            return type(value).__name__

@@ -23,6 +23,7 @@ __all__ = [
     "PreparedRequest",
     "RequestPolicy",
     "SentMessages",
+    "decode_request",
     "encode_engine_request",
     "prepare_chat_request",
     "prepare_request",
@@ -228,6 +229,24 @@ def prepare_chat_request(
     return prepare_request(read_chat_body(body, sent=sent), policy)
 
 
+def decode_request(body: bytes) -> dict[str, Any]:
+    """The JSON object that a request's body is.
+
+    Args:
+        body: the request body; empty stands for ``{}``.
+
+    Raises:
+        InvalidRequest: malformed JSON, or not an object.
+    """
+    try:
+        decoded = json.decode(body) if body else {}
+    except json.InvalidJSON as error:
+        raise InvalidRequest(f"invalid JSON body: {error}") from error
+    if not isinstance(decoded, dict):
+        raise InvalidRequest(f"the request body must be a JSON object, got {json.kind_of(decoded)}")
+    return decoded
+
+
 def read_chat_body(body: bytes, *, sent: SentMessages | None = None) -> ChatBody:
     """Decode a chat body, and check that it is an object with messages.
 
@@ -254,7 +273,7 @@ def prepare_request(chat: ChatBody, policy: RequestPolicy | None = None) -> Prep
         raise InvalidRequest("chat_template_kwargs must be an object")
     tools = fields.get("tools")
     if tools is not None and not isinstance(tools, list):
-        raise InvalidRequest(f"tools must be a list, got {_kind(tools)}")
+        raise InvalidRequest(f"tools must be a list, got {json.kind_of(tools)}")
     stream = bool(fields.get("stream", False))
     if fields.get("n") not in (None, 1):
         raise InvalidRequest("n must be 1: a session records one completion a turn")
@@ -283,12 +302,7 @@ def prepare_request(chat: ChatBody, policy: RequestPolicy | None = None) -> Prep
 
 
 def _read(body: bytes) -> ChatBody:
-    try:
-        decoded = json.decode(body) if body else {}
-    except json.InvalidJSON as error:
-        raise InvalidRequest(f"invalid JSON body: {error}") from error
-    if not isinstance(decoded, dict):
-        raise InvalidRequest(f"the request body must be a JSON object, got {_kind(decoded)}")
+    decoded = decode_request(body)
     messages = _messages(decoded.pop("messages", None))
     return ChatBody(decoded, messages, bytes(_spelled_decoder.decode(body)["messages"]))
 
@@ -330,7 +344,7 @@ def _messages(value: Any) -> list[dict[str, Any]]:
     if value is None:
         raise InvalidRequest("messages must be a list with at least one message")
     if not isinstance(value, list):
-        raise InvalidRequest(f"messages must be a list, got {_kind(value)}")
+        raise InvalidRequest(f"messages must be a list, got {json.kind_of(value)}")
     if not value:
         raise InvalidRequest("messages must be a list with at least one message")
     _check(value, first_index=0)
@@ -340,24 +354,8 @@ def _messages(value: Any) -> list[dict[str, Any]]:
 def _check(messages: Sequence[Any], *, first_index: int) -> None:
     for index, message in enumerate(messages, first_index):
         if not isinstance(message, dict):
-            raise InvalidRequest(f"messages[{index}] must be an object, got {_kind(message)}")
+            raise InvalidRequest(f"messages[{index}] must be an object, got {json.kind_of(message)}")
         if "role" not in message:
             raise InvalidRequest(f"messages[{index}] has no role")
         if not isinstance(message["role"], str):
-            raise InvalidRequest(f"messages[{index}].role must be a string, got {_kind(message['role'])}")
-
-
-def _kind(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case str():
-            return "a string"
-        case int() | float():
-            return "a number"
-        case list():
-            return "a list"
-        case _:
-            return "an object"
+            raise InvalidRequest(f"messages[{index}].role must be a string, got {json.kind_of(message['role'])}")

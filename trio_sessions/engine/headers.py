@@ -6,7 +6,7 @@ from typing import Final
 
 from trio_sessions.engine.base import Headers
 
-__all__ = ["HOP_BY_HOP", "from_engine", "json_from_engine", "to_engine"]
+__all__ = ["HOP_BY_HOP", "beside_own_body", "from_engine", "json_from_engine", "to_engine"]
 
 ROUTING_KEY: Final = "X-SMG-Routing-Key"
 
@@ -46,6 +46,11 @@ def json_from_engine(headers: Headers) -> list[tuple[str, str]]:
     if any(name.lower() == "content-type" for name, _ in kept):
         return kept
     return [*kept, ("content-type", "application/json")]
+
+
+def beside_own_body(headers: Headers) -> list[tuple[str, str]]:
+    """As ``from_engine``, for a body that is made of the engine's and has a type of its own."""
+    return _without(headers, _NOT_FROM_ENGINE | {"content-type"})
 
 
 def _without(headers: Headers, dropped: frozenset[str]) -> list[tuple[str, str]]:

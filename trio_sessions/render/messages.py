@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from trio_sessions.core.json import kind_of
 from trio_sessions.errors import InvalidRequest
 from trio_sessions.render.base import Message
 
@@ -65,7 +66,7 @@ def _message(message: Message, form: MessageForm, where: str) -> dict[str, Any]:
     calls = out.pop("tool_calls", None)
     if calls:
         if not isinstance(calls, list | tuple):
-            raise InvalidRequest(f"{where}.tool_calls must be a list, got {_kind(calls)}")
+            raise InvalidRequest(f"{where}.tool_calls must be a list, got {kind_of(calls)}")
         out["tool_calls"] = [_call(call, form, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
     return out
 
@@ -80,7 +81,7 @@ def _content(content: Any, form: ContentForm, where: str) -> str | list[dict[str
             # Parts are pieces of one text, so nothing is put between them.
             text = "".join(_part(part, f"{where}.content[{i}]") for i, part in enumerate(content))
         case _:
-            raise InvalidRequest(f"{where}.content must be a string, a list of parts or null, got {_kind(content)}")
+            raise InvalidRequest(f"{where}.content must be a string, a list of parts or null, got {kind_of(content)}")
     return text if form == "string" else [{"type": "text", "text": text}]
 
 
@@ -88,7 +89,7 @@ def _part(part: Any, where: str) -> str:
     if isinstance(part, str):
         return part
     if not isinstance(part, Mapping):
-        raise InvalidRequest(f"{where} must be an object, got {_kind(part)}")
+        raise InvalidRequest(f"{where} must be an object, got {kind_of(part)}")
     text = part.get("text")
     if part.get("type", "text") != "text" or not isinstance(text, str):
         raise InvalidRequest(f"{where} is not a text part, and only text can be rendered")
@@ -97,7 +98,7 @@ def _part(part: Any, where: str) -> str:
 
 def _call(call: Any, form: MessageForm, where: str) -> dict[str, Any]:
     if not isinstance(call, Mapping):
-        raise InvalidRequest(f"{where} must be an object, got {_kind(call)}")
+        raise InvalidRequest(f"{where} must be an object, got {kind_of(call)}")
     out = dict(call)
     function = out.get("function")
     if function is None:
@@ -105,7 +106,7 @@ def _call(call: Any, form: MessageForm, where: str) -> dict[str, Any]:
             out["arguments"] = _arguments(out["arguments"], form)
         return out
     if not isinstance(function, Mapping):
-        raise InvalidRequest(f"{where}.function must be an object, got {_kind(function)}")
+        raise InvalidRequest(f"{where}.function must be an object, got {kind_of(function)}")
     out["function"] = {**function, "arguments": _arguments(function.get("arguments"), form)}
     return out
 
@@ -156,19 +157,3 @@ def _weight(value: Any) -> int:
             case _:
                 total += 1
     return total
-
-
-def _kind(value: Any) -> str:
-    match value:
-        case bool():
-            return "a boolean"
-        case str():
-            return "a string"
-        case int() | float():
-            return "a number"
-        case list() | tuple():
-            return "a list"
-        case Mapping():
-            return "an object"
-        case _:
-            return type(value).__name__

@@ -17,7 +17,7 @@ from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.service.failure import Failure
 from trio_sessions.service.replies import Reply
 
-__all__ = ["Dialect", "EventWriter", "Exchange", "Reading"]
+__all__ = ["CountingDialect", "Dialect", "EventWriter", "Exchange", "Reading"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,10 +84,10 @@ class Exchange(Protocol):
     def dropped(self) -> Sequence[str]:
         """What of the request cannot be honoured and was left out, a short text each; never what a message says."""
 
-    def under(self, response_id: str | None) -> Exchange:
+    def with_response_id(self, response_id: str | None) -> Exchange:
         """The same with the response id of an attempt that it repeats."""
 
-    def answered(self, answer: EngineAnswer) -> Reply:
+    def reply(self, answer: EngineAnswer) -> Reply:
         """The whole reply, not streamed; the answer's body is compact JSON without replay payloads."""
 
     def events(self) -> EventWriter:
@@ -117,3 +117,10 @@ class Dialect(Protocol):
 
     def refused(self, answer: EngineAnswer) -> Reply:
         """The reply to a request that the engine refused with a status that is not 200."""
+
+
+class CountingDialect(Dialect, Protocol):
+    """A chat API in which the length of a prompt can be asked for."""
+
+    def counted(self, tokens: int) -> Reply:
+        """The reply that says how many ids a prompt would have."""

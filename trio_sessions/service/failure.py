@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trio_sessions.core import json
-from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.errors import ContextOverflow
 
 __all__ = ["CONTEXT_OVERFLOW", "Failure", "engine_failure"]
@@ -35,15 +34,15 @@ class Failure:
     permanent: bool = False
 
 
-def engine_failure(answer: EngineAnswer) -> Failure:
-    """What a status that is not 200 says, as the engine words it."""
+def engine_failure(status: int, body: bytes) -> Failure:
+    """What an engine says that answers a status other than 200, in its words."""
     try:
-        text = _said(json.decode(answer.body))
+        text = _said(json.decode(body))
     except json.InvalidJSON:
-        text = answer.body.decode(errors="replace").strip()
-    text = text or f"the engine answered {answer.status}"
-    overflow = answer.status == 400 and any(words in text.lower() for words in _OVERFLOW_WORDS)
-    return Failure(status=answer.status, text=text, code=CONTEXT_OVERFLOW if overflow else "engine_refused")
+        text = body.decode(errors="replace").strip()
+    text = text or f"the engine answered {status}"
+    overflow = status == 400 and any(words in text.lower() for words in _OVERFLOW_WORDS)
+    return Failure(status=status, text=text, code=CONTEXT_OVERFLOW if overflow else "engine_refused")
 
 
 def _said(value: Any) -> str:

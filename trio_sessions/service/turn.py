@@ -254,7 +254,7 @@ class TurnPipeline:
     async def _repeat(self, turn: _Turn, exchange: Exchange, earlier: Attempt) -> TurnReply:
         """The answer of an earlier attempt, once it is there, for the client of this one."""
         turn.log.info("a retry gets the answer of the turn it repeats", waits=not earlier.over.is_set())
-        exchange = exchange.under(earlier.response_id)
+        exchange = exchange.with_response_id(earlier.response_id)
         writer = exchange.events() if exchange.stream else None
         result, opened = await self._keep_waiting(turn, writer, None, earlier.outcome)
         answer = result.answer
@@ -409,7 +409,7 @@ def _shared_fields(plan: Plan) -> bytes:
 
 def _reply(exchange: Exchange, writer: EventWriter | None, bare: EngineAnswer) -> Reply:
     if writer is None:
-        return exchange.answered(bare)
+        return exchange.reply(bare)
     # The engine's headers describe its JSON body, not this one.
     return Reply(status=200, headers=STREAM_HEADERS, body=writer.finish(bare))
 
@@ -418,7 +418,7 @@ def _refusal(answer: EngineAnswer, dialect: Dialect, opened: EventWriter | None)
     """What the engine refused the turn with; in a stream that was opened its status is gone."""
     if opened is None:
         return dialect.refused(answer)
-    return Reply(status=200, headers=STREAM_HEADERS, body=opened.broken(engine_failure(answer)))
+    return Reply(status=200, headers=STREAM_HEADERS, body=opened.broken(engine_failure(answer.status, answer.body)))
 
 
 def _digest(

@@ -19,7 +19,7 @@ from trio_sessions.errors import NotProxied, SampleAssemblyFailed
 from trio_sessions.observe import METRICS_CONTENT_TYPE
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.replies import Reply
-from trio_sessions.web.dialects.messages.models import MODELS_PATH, VERSION_HEADER, models_reply
+from trio_sessions.web.dialects.messages.models import models_question
 from trio_sessions.web.errors import error_reply, reply_for, status_of
 from trio_sessions.web.turns import TurnRoutes
 
@@ -83,15 +83,15 @@ def create_app(gateway: Gateway) -> QuartTrio:
     @app.route("/sessions/<session_id>/<path:path>", methods=_PROXIED_METHODS)
     async def proxy(session_id: str, path: str, agent: str | None = None) -> Response:
         session = gateway.registry.get(session_id)
-        if request.method == "GET" and VERSION_HEADER in request.headers and f"{path}/".startswith(f"{MODELS_PATH}/"):
-            call = EngineCall("GET", MODELS_PATH, query="", headers=_request_headers(), body=b"", session_id=session.id)
-            model = path.removeprefix(MODELS_PATH).removeprefix("/") or None
-            return _response(models_reply(await gateway.proxy.forward(session, call), model))
+        headers = _request_headers()
+        question = models_question(request.method, path, headers)
+        if question is not None:
+            return _response(await question.answer(session, gateway.proxy))
         call = EngineCall(
             method=request.method,
             path=_raw_path_below(session_id, agent),
             query=request.query_string.decode("latin-1"),
-            headers=_request_headers(),
+            headers=headers,
             body=await _body(),
             session_id=session.id,
         )

@@ -16,10 +16,10 @@ from trio_sessions.engine.base import Headers
 from trio_sessions.errors import ClientDisconnected
 from trio_sessions.hosting import fate_of
 from trio_sessions.service.ask import CHAT_PATH
-from trio_sessions.service.dialect import Dialect
+from trio_sessions.service.dialect import CountingDialect, Dialect
 from trio_sessions.service.failure import Failure
 from trio_sessions.service.gateway import Gateway
-from trio_sessions.service.replies import Reply, json_reply
+from trio_sessions.service.replies import Reply
 from trio_sessions.service.request import TurnRequest
 from trio_sessions.web.callers import caller_of
 from trio_sessions.web.dialects.chat import ChatDialect
@@ -44,7 +44,7 @@ _DIALECTS: Final[Mapping[str, Dialect]] = {
     "v1/v1/messages": _MESSAGES,
     "v1/responses": ResponsesDialect(),
 }
-_COUNTS: Final[Mapping[str, Dialect]] = {
+_COUNTS: Final[Mapping[str, CountingDialect]] = {
     "v1/messages/count_tokens": _MESSAGES,
     "v1/v1/messages/count_tokens": _MESSAGES,
 }
@@ -137,7 +137,7 @@ class TurnRoutes:
     async def _count(
         self,
         target: SessionTarget,
-        dialect: Dialect,
+        dialect: CountingDialect,
         scope: HTTPScope,
         receive: ASGIReceiveCallable,
         send: ASGISendCallable,
@@ -145,7 +145,7 @@ class TurnRoutes:
         request = await _request(target, scope, receive)
         try:
             session = self._gateway.registry.get(target.session_id)
-            reply = json_reply({"input_tokens": await self._gateway.turns.count(session, request, dialect)})
+            reply = dialect.counted(await self._gateway.turns.count(session, request, dialect))
         except Exception as error:  # noqa: BLE001
             # As for a turn.
             reply = _failed(dialect, failure_of(error, path=scope["path"]))

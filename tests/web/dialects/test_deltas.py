@@ -132,7 +132,7 @@ def test_messages(course: Course, thinking: bool) -> None:
 def test_responses(course: Course, encrypted: bool) -> None:
     include = {"include": ["reasoning.encrypted_content"]} if encrypted else {}
     exchange = responses.read({"input": "hi", "tools": TOOLS, "model": "m", **include})
-    whole = json.loads(exchange.answered(course.answer).body)
+    whole = json.loads(exchange.reply(course.answer).body)
     Response.model_validate(whole)
     writer = exchange.events()
     events = responses.events_of(course.begin(writer) + writer.finish(course.answer))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.core import PATIENT
 from trio_sessions.errors import InvalidRequest
+from trio_sessions.service.dialect import Reading
 from trio_sessions.testing.strategies import json_values
 from trio_sessions.web.dialects.messages.request import MessagesRequest, read_request
 
@@ -19,9 +20,14 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aaaa"}}
 
 
+def reading(roles: frozenset[str] = ALL_ROLES) -> Reading:
+    """Of a session where nothing was answered."""
+    return Reading(sent=None, roles=lambda: roles, answered=lambda _: None, new_id=lambda: "0" * 32, now=lambda: 0.0)
+
+
 def read(messages: Any, *, roles: frozenset[str] = ALL_ROLES, **fields: Any) -> MessagesRequest:
     body = json.dumps({"model": "m", "max_tokens": 5, "messages": messages, **fields}).encode()
-    return read_request(body, lambda: roles)
+    return read_request(body, reading(roles))
 
 
 def chat(*messages: Any, **fields: Any) -> list[dict[str, Any]]:
@@ -112,13 +118,13 @@ class TestUser:
             {"role": "user", "content": "see\n[image omitted]\n[unknown omitted]"},
             {"role": "tool", "tool_call_id": "1", "content": "[image omitted]\nb"},
         ]
-        assert list(request.dropped) == ["image blocks (2)", "unknown blocks (1)"]
+        assert list(request.dropped) == ["image block (2)", "unknown block"]
 
     def test_a_document_of_text_is_its_text(self) -> None:
         source = {"type": "text", "media_type": "text/plain", "data": "a page"}
         request = read([user({"type": "document", "source": source}, {"type": "document", "source": {"type": "url"}})])
         assert request.chat.messages[0]["content"] == "a page\n[document omitted]"
-        assert list(request.dropped) == ["document blocks (1)"]
+        assert list(request.dropped) == ["document block"]
 
 
 class TestAssistant:
@@ -143,7 +149,7 @@ class TestAssistant:
                 {"id": "2", "type": "function", "function": {"name": "g", "arguments": "{}"}},
             ],
         }
-        assert list(request.dropped) == ["redacted_thinking blocks (1)"]
+        assert list(request.dropped) == ["redacted_thinking block"]
 
     def test_one_that_says_nothing(self) -> None:
         assert chat(HI, assistant(text("")))[1] == {"role": "assistant", "content": ""}
@@ -152,7 +158,7 @@ class TestAssistant:
     def test_nothing_stands_for_what_was_not_the_models_words(self) -> None:
         request = read([HI, assistant(text("a"), {"type": "server_tool_use", "id": "1", "name": "x", "input": {}})])
         assert request.chat.messages[1] == {"role": "assistant", "content": "a"}
-        assert list(request.dropped) == ["server_tool_use blocks (1)"]
+        assert list(request.dropped) == ["server_tool_use block"]
 
 
 class TestTools:
@@ -191,7 +197,7 @@ class TestTools:
         tools = [{"type": "web_search_20250305", "name": "web_search"}, {"name": "a", "input_schema": {}}]
         request = read([HI], tools=tools)
         assert [tool["function"]["name"] for tool in request.chat.fields["tools"]] == ["a"]
-        assert list(request.dropped) == ["tools[0] (web_search_20250305): it has no input_schema"]
+        assert list(request.dropped) == ["web_search_20250305 tool without input_schema"]
 
     @pytest.mark.parametrize("tools", [None, [], [{"type": "bash_20250124", "name": "bash"}]])
     def test_no_tools_no_fields(self, tools: Any) -> None:
@@ -259,7 +265,7 @@ class TestFields:
         assert not request.dropped
 
     def test_what_is_required_elsewhere_may_be_missing(self) -> None:
-        request = read_request(b'{"messages":[{"role":"user","content":"hi"}]}', lambda: ALL_ROLES)
+        request = read_request(b'{"messages":[{"role":"user","content":"hi"}]}', reading())
         assert (dict(request.chat.fields), request.model) == ({}, "")
 
     @pytest.mark.parametrize(
@@ -276,15 +282,17 @@ class TestFields:
 
     def test_the_log_is_told_only_so_much(self) -> None:
         request = read([HI, user(IMAGE)], **{f"field{number}": 1 for number in range(1000)})
-        assert len(request.dropped) == 32
+        assert len(request.dropped) == 33
+        assert request.dropped[0] == "image block"
+        assert request.dropped[-1] == "others (969)"
 
 
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"", "invalid JSON body: "),
+        (b"", "the request body: object missing required field `messages`"),
         (b"{", "invalid JSON body: "),
-        (b"[]", "the request body: expected `object`, got `array`"),
+        (b"[]", "the request body must be a JSON object, got a list"),
         (b"{}", "the request body: object missing required field `messages`"),
         (b'{"messages":[]}', "messages: expected `array` of length >= 1"),
         (b'{"messages":["a"]}', "messages[0]: expected `object`, got `str`"),
@@ -315,7 +323,7 @@ class TestFields:
 )
 def test_a_text_names_the_place(body: bytes, said: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        read_request(body, lambda: ALL_ROLES)
+        read_request(body, reading())
     assert str(refused.value).startswith(said)
 
 
@@ -362,7 +370,7 @@ def almost_requests(draw: st.DrawFn) -> Any:
 @example(body=b'{"messages":' + b"[" * 5000 + b"]" * 5000 + b"}")
 def test_whatever_is_sent_is_read_or_refused(body: bytes) -> None:
     try:
-        request = read_request(body, lambda: ALL_ROLES)
+        request = read_request(body, reading())
     except InvalidRequest:
         return
     assert request.chat.messages

@@ -19,6 +19,7 @@ from tests.web.dialects.responses_support import (
     plain,
 )
 from tests.web.support import Serve
+from trio_sessions.engine.base import EngineAnswer
 
 USAGE = {
     "prompt_tokens": 7,
@@ -211,6 +212,16 @@ def _without_parsed(item: dict[str, Any]) -> dict[str, Any]:
         return item
     parts = [{key: value for key, value in part.items() if key != "parsed"} for part in item["content"]]
     return {**item, "content": parts}
+
+
+async def test_the_engines_headers_come_with_a_whole_answer(serve: Serve) -> None:
+    sampled = answer("ok")
+    headers = (("x-engine", "yes"), ("content-type", "text/plain"), ("server", "engine"))
+    async with agent(serve, EngineAnswer(200, headers, sampled.body)) as talking:
+        response = await talking.client.responses.with_raw_response.create(model="m", input="hi")
+    assert response.headers["x-engine"] == "yes"
+    assert response.headers.get("server") != "engine"
+    assert response.headers.get_list("content-type") == ["application/json"]
 
 
 async def test_a_stream_is_not_cached_and_not_buffered(serve: Serve) -> None:

@@ -56,7 +56,7 @@ async def test_a_request_that_is_wrong(serve: Serve) -> None:
             error = await raised(talking, [{"role": "user", "content": [{"type": "input_text"}]}], stream=stream)
             assert isinstance(error, openai.BadRequestError)
             assert shape(error) == {
-                "message": "input[0].content[0].text must be a string, got null or nothing",
+                "message": "input[0].content[0]: object missing required field `text`",
                 "type": "invalid_request_error",
                 "param": None,
                 "code": "invalid_request",
@@ -69,7 +69,8 @@ async def test_a_response_that_is_not_there(serve: Serve) -> None:
         error = await raised(talking, previous_response_id="resp_1")
     assert isinstance(error, openai.BadRequestError)
     assert shape(error) == {
-        "message": "Previous response with id 'resp_1' not found.",
+        "message": "Previous response with id 'resp_1' not found. The session does not have it, or no longer: send "
+        "the whole conversation as input",
         "type": "invalid_request_error",
         "param": "previous_response_id",
         "code": "previous_response_not_found",
@@ -108,10 +109,14 @@ async def test_what_the_engine_does(serve: Serve, step: Any, kind: type[Exceptio
 
 
 async def test_when_to_try_again_is_the_engines_to_say(serve: Serve) -> None:
-    async with agent(serve, refusal(429, "busy", ("Retry-After", "7"), ("x-engine", "a"))) as talking:
+    headers = (("Retry-After", "7"), ("x-engine", "a"), ("content-type", "text/plain"), ("server", "engine"))
+    async with agent(serve, refusal(429, "busy", *headers)) as talking:
         error = await raised(talking)
+    assert shape(error)["message"] == "busy"
     assert error.response.headers["retry-after"] == "7"
-    assert "x-engine" not in error.response.headers
+    assert error.response.headers["x-engine"] == "a"
+    assert error.response.headers.get("server") != "engine"
+    assert error.response.headers.get_list("content-type") == ["application/json"]
 
 
 async def test_what_comes_again_is_no_conflict(serve: Serve) -> None:
@@ -256,9 +261,9 @@ async def test_what_is_left_out_is_logged_and_what_was_said_is_not(serve: Serve)
         reply = await session.served.client.post(f"{session.path}/v1/responses", json=body)
     assert reply.status_code == 200
     [left_out] = [line for line in logs if "dropped" in line]
-    assert left_out["dropped"] == (
-        "tool of an unknown type",
-        "input item of an unknown type",
-        "image in a message",
-    )
+    assert left_out["dropped"] == [
+        "unknown tool",
+        "unknown item",
+        "input_image part",
+    ]
     assert secret not in repr([line for line in logs if line["log_level"] != "debug"])

@@ -58,21 +58,28 @@ ITEMS = st.lists(
     ),
     max_size=6,
 )
+
+
+def mostly(right: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """What the field should be, and now and then anything."""
+    return st.integers(0, 19).flatmap(lambda number: right if number else VALUES)
+
+
 TOP = st.fixed_dictionaries(
-    {},
+    {"input": mostly(TEXT | ITEMS | st.lists(st.dictionaries(KEYS, VALUES, max_size=6), max_size=3))},
     optional={
-        "input": VALUES | ITEMS,
-        "instructions": VALUES,
-        "tools": VALUES | st.just(TOOLS),
-        "tool_choice": VALUES,
-        "text": VALUES,
-        "include": VALUES,
-        "reasoning": VALUES,
-        "metadata": VALUES,
-        "model": SCALARS,
-        "previous_response_id": SCALARS,
-        "stream": VALUES,
-        "background": SCALARS,
+        "instructions": mostly(TEXT),
+        "tools": mostly(st.just(TOOLS) | st.lists(st.dictionaries(KEYS, VALUES, max_size=6), max_size=2)),
+        "tool_choice": mostly(WORDS | st.dictionaries(KEYS, SCALARS, max_size=3)),
+        "text": mostly(st.dictionaries(KEYS, VALUES, max_size=2)),
+        "include": mostly(st.lists(WORDS, max_size=2)),
+        "reasoning": mostly(st.dictionaries(KEYS, VALUES, max_size=2)),
+        "metadata": mostly(st.dictionaries(KEYS, VALUES, max_size=2)),
+        "model": mostly(TEXT),
+        "temperature": mostly(st.floats(0, 2) | st.integers(0, 2)),
+        "previous_response_id": mostly(st.none()),
+        "stream": mostly(st.booleans()),
+        "background": mostly(st.just(False)),
     },
 )
 NAMES = st.sampled_from(["run", "agents__run", "agents__tell", "patch", "unknown", ""])
@@ -111,7 +118,7 @@ def check_reading(body: Any, roles: frozenset[str] = frozenset({"user"})) -> Non
     assert all(isinstance(reason, str) for reason in exchange.dropped)
     # What is repeated to the client and what goes on to the engine can be written.
     wire.encode([dict(exchange.chat.fields), list(exchange.chat.messages)])
-    assert json.loads(exchange.answered(answer("ok")).body)["id"] == exchange.response_id
+    assert json.loads(exchange.reply(answer("ok")).body)["id"] == exchange.response_id
 
 
 @given(st.binary(max_size=60) | VALUES.map(wire.encode))
@@ -186,7 +193,7 @@ def _at(items: list[dict[str, Any]], event: Mapping[str, Any]) -> dict[str, Any]
 def test_a_stream_says_what_the_answer_says(sampled: Any, signs: int | None, encrypted: bool) -> None:
     include = {"include": ["reasoning.encrypted_content"]} if encrypted else {}
     exchange = read({"input": "hi", "tools": TOOLS, "model": "m", **include})
-    whole = json.loads(exchange.answered(sampled).body)
+    whole = json.loads(exchange.reply(sampled).body)
     Response.model_validate(whole)
     writer = exchange.events()
     stream = b"" if signs is None else writer.opening() + b"".join(writer.keep_alive() for _ in range(signs))
@@ -205,7 +212,7 @@ def test_a_stream_says_what_the_answer_says(sampled: Any, signs: int | None, enc
 def test_what_was_answered_is_read_as_what_was_sampled(sampled: Any) -> None:
     """As far as items can say it: calls without ids get some, and input that is not in arguments is put there."""
     asked = {"input": "hi", "tools": TOOLS}
-    output = json.loads(read(asked).answered(sampled).body)["output"]
+    output = json.loads(read(asked).reply(sampled).body)["output"]
     [_, again] = read({"input": [{"role": "user", "content": "hi"}, *output], "tools": TOOLS}).chat.messages
     said = json.loads(sampled.body)["choices"][0]["message"]
     assert again["role"] == "assistant"

@@ -195,7 +195,7 @@ def test_what_cannot_be_shown_leaves_a_word_in_its_place() -> None:
     )
     assert exchange.chat.messages[0] == user("see [image omitted][file omitted][audio omitted][content omitted]")
     assert exchange.chat.messages[2] == tool("c0", "[image omitted]")
-    assert list(exchange.dropped) == [f"{what} in a message" for what in ("image", "file", "audio", "content")]
+    assert list(exchange.dropped) == ["input_image part (2)", "input_file part", "input_audio part", "new_kind part"]
 
 
 def test_calls_of_built_in_tools_are_left_out() -> None:
@@ -212,9 +212,9 @@ def test_calls_of_built_in_tools_are_left_out() -> None:
     )
     assert exchange.chat.messages == [user("q")]
     assert list(exchange.dropped) == [
-        "input item web_search_call",
-        "input item local_shell_call",
-        "input item of an unknown type",
+        "web_search_call item (2)",
+        "local_shell_call item",
+        "unknown item",
     ]
 
 
@@ -268,8 +268,8 @@ def test_fields_that_are_passed_on() -> None:
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"max_tool_calls": 2}, "max_tool_calls"),
         ({"tools": [FUNCTION], "tool_choice": {"type": "web_search"}}, "tool_choice"),
-        ({"tools": [{"type": "web_search", "external_web_access": True}]}, "tool web_search"),
-        ({"tools": [{"type": "said"}]}, "tool of an unknown type"),
+        ({"tools": [{"type": "web_search", "external_web_access": True}]}, "web_search tool"),
+        ({"tools": [{"type": "what somebody said"}]}, "unknown tool"),
     ],
 )
 def test_what_cannot_be_honoured_is_named(asked: dict[str, Any], dropped: str) -> None:
@@ -368,53 +368,73 @@ def test_custom_calls_are_calls_with_an_input() -> None:
     ]
 
 
+FOUND_NO_ITEM = " not found. The session does not have it, or no longer: send the item itself"
 WRONG: list[tuple[Any, str]] = [
     (b"{", "invalid JSON body: "),
-    (b"[]", "the request body must be an object, got a list"),
+    (b"[]", "the request body must be a JSON object, got a list"),
     (b"", "input must be a string or a list with at least one item"),
     ({"input": []}, "input must be a string or a list with at least one item"),
-    ({"input": 1}, "input must be a list, got a number"),
-    ({"input": "a", "instructions": ["b"]}, "instructions must be a string, got a list"),
-    ({"input": "a", "model": 1}, "model must be a string, got a number"),
-    ({"input": "a", "previous_response_id": 1}, "previous_response_id must be a string, got a number"),
+    ({"input": 1}, "input: expected `str | array | null`, got `int`"),
+    ({"input": "a", "instructions": ["b"]}, "instructions: expected `str | null`, got `array`"),
+    ({"input": "a", "model": 1}, "model: expected `str | null`, got `int`"),
+    ({"input": "a", "previous_response_id": 1}, "previous_response_id: expected `str | null`, got `int`"),
     ({"input": "a", "background": True}, "background responses are not supported"),
     ({"input": "a", "conversation": "conv_1"}, "conversations are not supported"),
     ({"input": "a", "prompt": {"id": "p"}}, "stored prompts are not supported"),
-    ({"input": "a", "include": "x"}, "include must be a list, got a string"),
-    ({"input": "a", "text": "x"}, "text must be an object, got a string"),
-    ({"input": "a", "text": {"format": {"type": "json_schema"}}}, "text.format.name must be a string"),
-    ({"input": ["a"]}, "input[0] must be an object, got a string"),
-    ({"input": [user("q"), {"type": 1}]}, "input[1].type must be a string, got a number"),
-    ({"input": [{"type": "message"}]}, "input[0].role must be a string, got null or nothing"),
-    ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role must be user, assistant, system or developer"),
-    ({"input": [{"role": "user", "content": 1}]}, "input[0].content must be a list, got a number"),
-    ({"input": [{"role": "user", "content": ["a"]}]}, "input[0].content[0] must be an object, got a string"),
-    ({"input": [{"role": "user", "content": [{}]}]}, "input[0].content[0].type must be a string"),
+    ({"input": "a", "include": "x"}, "include: expected `array | null`, got `str`"),
+    ({"input": "a", "text": "x"}, "text: expected `object | null`, got `str`"),
+    ({"input": "a", "text": {"format": {}}}, "text.format: object missing required field `type`"),
+    ({"input": "a", "text": {"format": {"type": "json_schema"}}}, "text.format: object missing required field `name`"),
+    ({"input": ["a"]}, "input[0]: expected `object`, got `str`"),
+    ({"input": [user("q"), {"type": 1}]}, "input[1].type: expected `str | null`, got `int`"),
+    ({"input": [{"type": "message"}]}, "input[0]: object missing required field `role`"),
+    ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role: must be user, assistant, system or developer"),
+    ({"input": [{"role": "user", "content": 1}]}, "input[0].content: expected `str | array | null`, got `int`"),
+    ({"input": [{"role": "user", "content": ["a"]}]}, "input[0].content[0]: expected `object`, got `str`"),
+    ({"input": [{"role": "user", "content": [{}]}]}, "input[0].content[0]: object missing required field `type`"),
     (
         {"input": [user("q"), user("q"), {"role": "user", "content": [{"type": "input_text"}]}]},
-        "input[2].content[0].text must be a string",
+        "input[2].content[0]: object missing required field `text`",
     ),
-    ({"input": [{"type": "reasoning", "content": "a"}]}, "input[0].content must be a list, got a string"),
-    ({"input": [{"type": "reasoning", "summary": [{}]}]}, "input[0].summary[0].text must be a string"),
-    ({"input": [{"type": "function_call"}]}, "input[0].arguments must be a string"),
-    ({"input": [{"type": "function_call", "arguments": ""}]}, "input[0].call_id must be a string"),
-    ({"input": [{"type": "custom_tool_call"}]}, "input[0].input must be a string"),
-    ({"input": [returned("c0", {"a": 1})]}, "input[0].output must be a list, got an object"),
-    ({"input": [returned(1)]}, "input[0].call_id must be a string, got a number"),  # type: ignore[arg-type]
-    ({"input": [{"type": "item_reference"}]}, "input[0].id must be a string"),
-    ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]: Item with id 'msg_1' not found."),
-    ({"input": [{"id": "rs_" + "0" * 32}]}, "input[0]: Item with id 'rs_00000000000000000000000000000000' not found."),
-    ({"input": "a", "tools": {}}, "tools must be a list, got an object"),
-    ({"input": "a", "tools": [FUNCTION, 1]}, "tools[1] must be an object, got a number"),
-    ({"input": "a", "tools": [{}]}, "tools[0].type must be a string"),
-    ({"input": "a", "tools": [{"type": "function"}]}, "tools[0].name must be a string"),
-    ({"input": "a", "tools": [{**FUNCTION, "description": 1}]}, "tools[0].description must be a string"),
-    ({"input": "a", "tools": [{**NAMESPACE, "tools": None}]}, "tools[0].tools must be a list"),
-    ({"input": "a", "tools": [{**NAMESPACE, "tools": [{}]}]}, "tools[0].tools[0].type must be a string"),
+    (
+        {"input": [{"role": "assistant", "content": [{"type": "refusal", "refusal": 1}]}]},
+        "input[0].content[0].refusal: expected `str`, got `int`",
+    ),
+    ({"input": [{"type": "reasoning", "content": "a"}]}, "input[0].content: expected `array | null`, got `str`"),
+    ({"input": [{"type": "reasoning", "summary": [{}]}]}, "input[0].summary[0]: object missing required field `text`"),
+    ({"input": [{"type": "function_call"}]}, "input[0]: object missing required field `call_id`"),
+    ({"input": [called("c0", arguments=1)]}, "input[0].arguments: expected `str`, got `int`"),  # type: ignore[arg-type]
+    (
+        {"input": [{"type": "custom_tool_call", "call_id": "c0", "name": "patch"}]},
+        "input[0]: object missing required field `input`",
+    ),
+    ({"input": [returned("c0", {"a": 1})]}, "input[0].output: expected `str | array | null`, got `object`"),
+    ({"input": [returned(1)]}, "input[0].call_id: expected `str | null`, got `int`"),  # type: ignore[arg-type]
+    ({"input": [{"type": "item_reference"}]}, "input[0]: object missing required field `id`"),
+    ({"input": [{"type": "item_reference", "id": "msg_1"}]}, f"input[0]: Item with id 'msg_1'{FOUND_NO_ITEM}"),
+    ({"input": [{"id": "rs_" + "0" * 32}]}, f"input[0]: Item with id 'rs_{'0' * 32}'{FOUND_NO_ITEM}"),
+    ({"input": "a", "tools": {}}, "tools: expected `array | null`, got `object`"),
+    ({"input": "a", "tools": [FUNCTION, 1]}, "tools[1]: expected `object`, got `int`"),
+    ({"input": "a", "tools": [{}]}, "tools[0]: object missing required field `type`"),
+    ({"input": "a", "tools": [{"type": "function"}]}, "tools[0]: object missing required field `name`"),
+    ({"input": "a", "tools": [{**FUNCTION, "description": 1}]}, "tools[0].description: expected `str | null`"),
+    ({"input": "a", "tools": [{**NAMESPACE, "tools": None}]}, "tools[0].tools: expected `array`, got `null`"),
+    ({"input": "a", "tools": [{**NAMESPACE, "tools": [{}]}]}, "tools[0].tools[0]: object missing required field"),
     (
         {"input": "a", "tools": [FUNCTION], "tool_choice": {"type": "function", "name": "f", "namespace": 1}},
-        "tool_choice.namespace must be a string",
+        "tool_choice.namespace: expected `str | null`, got `int`",
     ),
+    # What would reach the engine, or be taken for what it is not.
+    ({"input": "a", "max_output_tokens": "many"}, "max_output_tokens: expected `int | null`, got `str`"),
+    ({"input": "a", "temperature": [1]}, "temperature: expected `"),
+    ({"input": "a", "top_p": "1"}, "top_p: expected `"),
+    ({"input": "a", "stream": "false"}, "stream: expected `bool | null`, got `str`"),
+    ({"input": "a", "stop": [1]}, "stop[0]: expected `str`, got `int`"),
+    ({"input": "a", "seed": "x"}, "seed: expected `int | null`, got `str`"),
+    ({"input": "a", "separate_reasoning": "no"}, "separate_reasoning: expected `bool | null`, got `str`"),
+    ({"input": "a", "chat_template_kwargs": []}, "chat_template_kwargs: expected `object | null`, got `array`"),
+    ({"input": "a", "tools": [FUNCTION], "tool_choice": 1}, "tool_choice: expected `str | object | null`, got `int`"),
+    ({"input": "a", "parallel_tool_calls": 1}, "parallel_tool_calls: expected `bool | null`, got `int`"),
 ]
 
 

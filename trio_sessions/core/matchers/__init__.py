@@ -11,11 +11,13 @@ from typing import Final
 
 from trio_sessions.core.matchers.agent import agent
 from trio_sessions.core.matchers.base import Matcher, matching_prefix_length
+from trio_sessions.core.matchers.content import BILLING_PREFIX
 from trio_sessions.core.matchers.equality import identical
 from trio_sessions.core.matchers.loose import loose_tool_call
 from trio_sessions.core.matchers.strict import differing_fields, role_content_only, strict
 
 __all__ = [
+    "BILLING_PREFIX",
     "MATCHERS",
     "Matcher",
     "agent",

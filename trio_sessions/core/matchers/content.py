@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from trio_sessions.core.matchers.equality import present, same
 
-__all__ = ["same_content", "text_of"]
+__all__ = ["BILLING_PREFIX", "same_content", "text_of"]
 
 _TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
-# A block that Claude Code puts before its system prompt; it is another one every time.
-_BILLING: Final = "x-anthropic-billing-header:"
+BILLING_PREFIX: Final = "x-anthropic-billing-header:"
+"""How a block begins that Claude Code puts before its system prompt; it is another one every time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def _read(content: Any, *, billed: bool = True) -> _Content | None:
         if text is None:
             others.append(_without_cache_control(part))
             texts.append([])
-        elif billed or not text.startswith(_BILLING):
+        elif billed or not text.startswith(BILLING_PREFIX):
             texts[-1].append(text)
     return _Content(["".join(pieces) for pieces in texts], others)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -106,6 +106,20 @@ class ChatAnswer:
             stop_text=_stop_text(choice.matched_stop),
             usage=_usage(_object(decoded.usage), choice.meta_info),
         )
+
+    def identified_calls(self, call_id: Callable[[int], str]) -> Sequence[ToolCall]:
+        """The tool calls as clients get them: results name their calls, so each has an id, and no two the same.
+
+        Args:
+            call_id: the id for the call of this index, where the engine gave none or that of a call before it.
+        """
+        calls: list[ToolCall] = []
+        given: set[str] = set()
+        for index, call in enumerate(self.tool_calls):
+            clear = call.id and call.id not in given
+            calls.append(call if clear else replace(call, id=call_id(index)))
+            given.add(calls[-1].id)
+        return calls
 
 
 def _call(call: Mapping[str, Any]) -> ToolCall:

@@ -20,6 +20,7 @@ from trio_sessions.engine.headers import json_from_engine
 from trio_sessions.service.dialect import Reading
 from trio_sessions.service.failure import CONTEXT_OVERFLOW, Failure
 from trio_sessions.service.replies import Reply, json_reply, pass_through
+from trio_sessions.web.dialects.errors import openai_error
 from trio_sessions.web.dialects.sse import data_event
 
 __all__ = ["ChatDialect"]
@@ -48,7 +49,7 @@ class ChatDialect:
     def failed(self, failure: Failure) -> Reply:
         """The contract's ``{"error": text}``; OpenAI's object where clients look for its code."""
         if failure.code == CONTEXT_OVERFLOW:
-            return json_reply({"error": _error(failure)}, status=failure.status)
+            return json_reply({"error": openai_error(failure)}, status=failure.status)
         return json_reply({"error": failure.text}, status=failure.status)
 
     def refused(self, answer: EngineAnswer) -> Reply:
@@ -66,11 +67,11 @@ class ChatExchange:
     extends: Checkpoint | None = None
     dropped: Sequence[str] = ()
 
-    def under(self, response_id: str | None) -> ChatExchange:
+    def with_response_id(self, response_id: str | None) -> ChatExchange:
         """The same: answers keep the engine's id."""
         return self
 
-    def answered(self, answer: EngineAnswer) -> Reply:
+    def reply(self, answer: EngineAnswer) -> Reply:
         """The engine's JSON object."""
         return Reply(status=answer.status, headers=json_from_engine(answer.headers), body=answer.body)
 
@@ -127,7 +128,7 @@ class ChatEvents:
 
     def broken(self, failure: Failure) -> bytes:
         """OpenAI's error object as an event, which its clients raise."""
-        return data_event({"error": _error(failure)}) + _DONE
+        return data_event({"error": openai_error(failure)}) + _DONE
 
 
 def _chunk(head: Mapping[str, Any], delta: Mapping[str, Any], *, finish_reason: Any) -> dict[str, Any]:
@@ -138,11 +139,6 @@ def _chunk(head: Mapping[str, Any], delta: Mapping[str, Any], *, finish_reason: 
         "model": head.get("model", _NULL),
         "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}],
     }
-
-
-def _error(failure: Failure) -> dict[str, Any]:
-    kind = "invalid_request_error" if failure.status < 500 else "server_error"
-    return {"message": failure.text, "type": kind, "param": None, "code": failure.code}
 
 
 def _delta(raw_message: msgspec.Raw) -> dict[str, Any]:

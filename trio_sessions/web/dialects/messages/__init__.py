@@ -1,6 +1,6 @@
 """Anthropic's Messages API.
 
-Source of the rules: the HTTP contract (docs/wire.md), "Messages dialect".
+Source of the rules: docs/dialects.md, "Messages".
 """
 
 from trio_sessions.web.dialects.messages.dialect import MessagesDialect

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from trio_sessions.core import json
 from trio_sessions.web.dialects.answer import ChatAnswer
+from trio_sessions.web.dialects.messages.ids import call_id
 
 __all__ = ["ContentBlock", "TextContent", "ThinkingContent", "content_blocks"]
 
@@ -118,9 +120,8 @@ def content_blocks(answer: ChatAnswer, *, response_id: str, thinking: bool) -> S
         blocks.append(ThinkingContent(answer.reasoning, response_id))
     if answer.content:
         blocks.append(TextContent(answer.content))
-    for index, call in enumerate(answer.tool_calls):
-        # A result has to name its call.
-        blocks.append(ToolUseContent(call.id or f"tool{response_id}_{index}", call.name, _object(call.arguments)))
+    for call in answer.identified_calls(partial(call_id, response_id)):
+        blocks.append(ToolUseContent(call.id, call.name, _object(call.arguments)))
     return blocks or [TextContent("")]
 
 

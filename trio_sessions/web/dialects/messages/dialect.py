@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from trio_sessions.core import json
 from trio_sessions.core.history import Checkpoint
 from trio_sessions.core.request import ChatBody
 from trio_sessions.engine.base import EngineAnswer
-from trio_sessions.engine.headers import from_engine, json_from_engine
+from trio_sessions.engine.headers import beside_own_body
 from trio_sessions.service.dialect import Reading
 from trio_sessions.service.failure import Failure, engine_failure
 from trio_sessions.service.replies import Reply, json_reply
@@ -30,7 +29,7 @@ class MessagesDialect:
 
     def read(self, body: bytes, reading: Reading) -> MessagesExchange:
         """The request as a chat request."""
-        request = read_request(body, reading.roles)
+        request = read_request(body, reading)
         return MessagesExchange(
             chat=request.chat,
             stream=request.stream,
@@ -44,10 +43,13 @@ class MessagesDialect:
 
     def refused(self, answer: EngineAnswer) -> Reply:
         """The same, with what the engine said."""
-        failure = engine_failure(answer)
-        # The body is another one; when to try again is for the client to know.
-        headers = [(name, value) for name, value in from_engine(answer.headers) if name.lower() != "content-type"]
+        failure = engine_failure(answer.status, answer.body)
+        headers = beside_own_body(answer.headers)
         return json_reply(error_object(failure), status=error_status(failure), headers=headers)
+
+    def counted(self, tokens: int) -> Reply:
+        """See ``trio_sessions.service.dialect.CountingDialect``."""
+        return json_reply({"input_tokens": tokens})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,14 +67,14 @@ class MessagesExchange:
         """Drawn here: a stream may begin before the engine has answered."""
         return self.frame.response_id
 
-    def under(self, response_id: str | None) -> MessagesExchange:
+    def with_response_id(self, response_id: str | None) -> MessagesExchange:
         """The same with the response id of an attempt that it repeats."""
         return self if response_id is None else replace(self, frame=replace(self.frame, response_id=response_id))
 
-    def answered(self, answer: EngineAnswer) -> Reply:
+    def reply(self, answer: EngineAnswer) -> Reply:
         """The message."""
-        headers = (*json_from_engine(answer.headers), ("request-id", self.response_id))
-        return Reply(status=answer.status, headers=headers, body=json.encode(self.frame.whole(answer)))
+        headers = (*beside_own_body(answer.headers), ("request-id", self.response_id))
+        return json_reply(self.frame.whole(answer), headers=headers)
 
     def events(self) -> MessagesEvents:
         """The message in pieces."""

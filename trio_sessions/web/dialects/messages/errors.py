@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from trio_sessions.service.failure import CONTEXT_OVERFLOW, Failure
+from trio_sessions.web.dialects.errors import settled_status
 
 __all__ = ["error_object", "error_status"]
 
@@ -40,13 +41,8 @@ def error_object(failure: Failure) -> dict[str, Any]:
 
 
 def error_status(failure: Failure) -> int:
-    """The status of the reply.
-
-    Claude Code sends a request that was answered 409 again for minutes; where that cannot help it is told so.
-    """
-    if failure.code == CONTEXT_OVERFLOW or (failure.status == 409 and failure.permanent):
-        return 400
-    return failure.status
+    """The status of the reply."""
+    return 400 if failure.code == CONTEXT_OVERFLOW else settled_status(failure)
 
 
 def _overflow(text: str) -> str:

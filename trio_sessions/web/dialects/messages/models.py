@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
-from trio_sessions.engine.base import EngineAnswer
+from trio_sessions.engine.base import EngineCall, Headers
 from trio_sessions.service.failure import Failure, engine_failure
+from trio_sessions.service.proxy import EngineProxy
 from trio_sessions.service.replies import Reply, json_reply
+from trio_sessions.service.session import Session
 from trio_sessions.web.dialects.messages.errors import error_object, error_status
 
-__all__ = ["MODELS_PATH", "VERSION_HEADER", "models_reply"]
+__all__ = ["ModelsQuestion", "models_question"]
 
-MODELS_PATH: Final = "v1/models"
-VERSION_HEADER: Final = "anthropic-version"
-"""Requests that have it are answered in this API's words."""
+_PATH: Final = "v1/models"
+# Requests that have it are answered in this API's words.
+_VERSION_HEADER: Final = "anthropic-version"
 
 
 class _Model(msgspec.Struct, gc=False):
@@ -31,15 +34,46 @@ class _Models(msgspec.Struct, gc=False):
 _models_decoder = msgspec.json.Decoder(_Models)
 
 
-def models_reply(engine: Reply, model: str | None = None) -> Reply:
-    """All models, or one of them.
+@dataclass(frozen=True, slots=True)
+class ModelsQuestion:
+    """A request for models, or for one of them.
+
+    Attributes:
+        model: its name; None for all.
+        headers: of the request.
+    """
+
+    model: str | None
+    headers: Headers
+
+    async def answer(self, session: Session, proxy: EngineProxy) -> Reply:
+        """The models of the engine that ``proxy`` leads to.
+
+        Raises:
+            SessionError: as ``EngineProxy.forward``.
+        """
+        call = EngineCall("GET", _PATH, query="", headers=self.headers, body=b"", session_id=session.id)
+        return _reply(await proxy.forward(session, call), self.model)
+
+
+def models_question(method: str, path: str, headers: Headers) -> ModelsQuestion | None:
+    """What a request asks about models; None where it is not one for models, or of another API.
 
     Args:
-        engine: its reply when it was asked for the list.
-        model: the one that is asked about; None for all.
+        method: HTTP method.
+        path: below the session, decoded.
+        headers: the client's.
     """
+    listed, _, model = path.removeprefix(_PATH).partition("/")
+    asks = method == "GET" and path.startswith(_PATH) and not listed
+    if not asks or not any(name.lower() == _VERSION_HEADER for name, _ in headers):
+        return None
+    return ModelsQuestion(model or None, headers)
+
+
+def _reply(engine: Reply, model: str | None) -> Reply:
     if engine.status != 200:
-        return _failed(engine_failure(EngineAnswer(engine.status, engine.headers, engine.body)))
+        return _failed(engine_failure(engine.status, engine.body))
     try:
         models = [_spelled(entry) for entry in _models_decoder.decode(engine.body).data]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

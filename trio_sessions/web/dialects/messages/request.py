@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trio_sessions.core import json
-from trio_sessions.core.request import ChatBody
-from trio_sessions.errors import InvalidRequest
-from trio_sessions.web.dialects.messages.conversation import chat_messages
-from trio_sessions.web.dialects.messages.leftovers import Leftovers, label
-from trio_sessions.web.dialects.messages.shapes import Request, shaped
+from trio_sessions.core.request import ChatBody, decode_request
+from trio_sessions.service.dialect import Reading
+from trio_sessions.web.dialects.dropped import Dropped
+from trio_sessions.web.dialects.messages.conversation import Conversation
+from trio_sessions.web.dialects.messages.shapes import Request
 from trio_sessions.web.dialects.messages.tools import tool_fields
+from trio_sessions.web.dialects.shapes import shaped
 
 __all__ = ["MessagesRequest", "read_request"]
 
 # Chat has them under the same names.
 _SAME: Final = ("model", "max_tokens", "temperature", "top_p", "top_k")
-# What engines know beside the API.
-_EXTRA: Final = ("chat_template_kwargs", "seed", "separate_reasoning", "skip_special_tokens")
 # What leaves the answer as it is.
 _HARMLESS: Final = frozenset({"metadata", "betas", "service_tier", "cache_control", "inference_geo"})
-_KNOWN: Final = frozenset(Request.__struct_fields__) | _HARMLESS | frozenset(_EXTRA)
+_KNOWN: Final = frozenset(Request.__struct_fields__) | _HARMLESS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,43 +42,40 @@ class MessagesRequest:
     dropped: Sequence[str]
 
 
-def read_request(body: bytes, roles: Callable[[], frozenset[str]]) -> MessagesRequest:
+def read_request(body: bytes, reading: Reading) -> MessagesRequest:
     """The request in ``body``.
-
-    Args:
-        body: JSON.
-        roles: what the template renders behind an assistant's message.
 
     Raises:
         InvalidRequest: it cannot be read; the text names the place.
     """
-    try:
-        decoded = json.decode(body)
-    except json.InvalidJSON as error:
-        raise InvalidRequest(f"invalid JSON body: {error}") from error
+    decoded = decode_request(body)
     request = shaped(decoded, Request, "")
-    leftovers = Leftovers()
-    messages = chat_messages(request.system, request.messages, roles, leftovers)
-    fields = _fields(request, decoded, leftovers)
+    dropped = Dropped()
+    messages = Conversation(reading, dropped).read(request.system, request.messages)
+    fields = _fields(request, dropped)
+    _note_unknown((name for name, value in decoded.items() if value is not None), dropped)
     return MessagesRequest(
         chat=ChatBody(fields=fields, messages=messages),
         stream=bool(request.stream),
         model=request.model or "",
         thinking=request.thinking is not None and request.thinking.type in ("enabled", "adaptive"),
-        dropped=leftovers.texts(),
+        dropped=dropped.texts(),
     )
 
 
-def _fields(request: Request, decoded: Mapping[str, Any], leftovers: Leftovers) -> dict[str, Any]:
+def _fields(request: Request, dropped: Dropped) -> dict[str, Any]:
     """All but the messages."""
     fields = {name: value for name in _SAME if (value := getattr(request, name)) is not None}
     if request.stop_sequences:
         fields["stop"] = request.stop_sequences
-    fields |= tool_fields(request.tools, request.tool_choice, leftovers)
-    fields |= {name: value for name in _EXTRA if (value := decoded.get(name)) is not None}
+    fields |= tool_fields(request.tools, request.tool_choice, dropped)
+    fields |= request.engine_fields()
     if request.thinking is not None and request.thinking.budget_tokens is not None:
-        leftovers.field("thinking.budget_tokens")
-    for name, value in decoded.items():
-        if name not in _KNOWN and value is not None:
-            leftovers.field(label(name))
+        dropped.add("thinking.budget_tokens")
     return fields
+
+
+def _note_unknown(names: Iterable[str], dropped: Dropped) -> None:
+    for name in names:
+        if name not in _KNOWN:
+            dropped.add(name)

@@ -1,13 +1,13 @@
-"""What requests are made of, as far as it is read, and how a value is told to be something else."""
+"""What requests are made of, as far as it is read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 
-from trio_sessions.errors import InvalidRequest
+from trio_sessions.web.dialects.shapes import EngineFields
 
 __all__ = [
     "Block",
@@ -21,10 +21,7 @@ __all__ = [
     "ToolChoice",
     "ToolResultBlock",
     "ToolUseBlock",
-    "shaped",
 ]
-
-_T = TypeVar("_T")
 
 Content = str | list[dict[str, Any]]
 """Text, or blocks, which are read one by one: each kind has a shape of its own."""
@@ -52,7 +49,7 @@ class Thinking(msgspec.Struct, gc=False):
     budget_tokens: int | None = None
 
 
-class Request(msgspec.Struct, gc=False):
+class Request(EngineFields, gc=False, kw_only=True):
     """A request's body; what is not named here is tolerated."""
 
     messages: Annotated[list[Message], msgspec.Meta(min_length=1)]
@@ -115,22 +112,3 @@ class Document(msgspec.Struct, gc=False):
     """``document``, whose source is text for some."""
 
     source: Mapping[str, Any]
-
-
-def shaped(value: Any, shape: type[_T], place: str) -> _T:
-    """Decoded ``value`` as ``shape``.
-
-    Args:
-        value: decoded JSON.
-        shape: one of the classes above.
-        place: where it stands in the request; empty for the body itself.
-
-    Raises:
-        InvalidRequest: it is something else; the text names the place.
-    """
-    try:
-        return msgspec.convert(value, shape)
-    except msgspec.ValidationError as error:
-        said, _, path = str(error).partition(" - at `$")
-        at = f"{place}{path.removesuffix('`')}".removeprefix(".") or "the request body"
-        raise InvalidRequest(f"{at}: {said[:1].lower()}{said[1:]}") from None

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from trio_sessions.errors import InvalidRequest
-from trio_sessions.web.dialects.messages.leftovers import Leftovers, label
-from trio_sessions.web.dialects.messages.shapes import Tool, ToolChoice, shaped
+from trio_sessions.web.dialects.dropped import Dropped
+from trio_sessions.web.dialects.messages.shapes import Tool, ToolChoice
+from trio_sessions.web.dialects.shapes import shaped
 
 __all__ = ["tool_fields"]
 
 
-def tool_fields(
-    tools: Sequence[dict[str, Any]] | None, choice: ToolChoice | None, leftovers: Leftovers
-) -> dict[str, Any]:
+def tool_fields(tools: Sequence[dict[str, Any]] | None, choice: ToolChoice | None, dropped: Dropped) -> dict[str, Any]:
     """``tools``, ``tool_choice`` and ``parallel_tool_calls`` of a chat request; nothing where there is no tool.
 
     Raises:
@@ -27,7 +26,7 @@ def tool_fields(
             functions.append(_function(shaped(tool, Tool, f"tools[{index}]")))
         else:
             # What Anthropic runs, or trained its models to know without a schema.
-            leftovers.field(f"tools[{index}] ({label(str(kind))}): it has no input_schema")
+            dropped.add(str(kind), "tool without input_schema")
     if not functions:
         return {}
     fields: dict[str, Any] = {"tools": functions}

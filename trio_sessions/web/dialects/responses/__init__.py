@@ -1,6 +1,6 @@
 """OpenAI's Responses API: what Codex and the agents built on the SDK's ``responses`` speak.
 
-Source of the rules: docs/wire.md, "the Responses dialect".
+Source of the rules: docs/dialects.md, "Responses".
 """
 
 from trio_sessions.web.dialects.responses.dialect import ResponsesDialect

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
-from trio_sessions.web.dialects.responses.fields import Dropped, required_list, required_object, required_string
+from trio_sessions.web.dialects.dropped import Dropped, placeholder
+from trio_sessions.web.dialects.responses.shapes import Content, Part, ReasoningItem, Refusal, TextPart
+from trio_sessions.web.dialects.shapes import shaped
 
 __all__ = ["reasoning_of", "text_of"]
 
@@ -18,8 +19,8 @@ _OMITTED: Final = {
 }
 
 
-def text_of(content: object, where: str, dropped: Dropped) -> str:
-    """Content that is a string or a list of parts, which are pieces of one text.
+def text_of(content: Content | None, where: str, dropped: Dropped) -> str:
+    """Content as one text, of which its parts are pieces.
 
     Args:
         content: null and nothing are the empty text.
@@ -27,39 +28,25 @@ def text_of(content: object, where: str, dropped: Dropped) -> str:
         dropped: gets to know the parts that only a word stands for.
 
     Raises:
-        InvalidRequest: it is of no known shape.
+        InvalidRequest: a part is not what its type says.
     """
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    return "".join(_part(part, f"{where}[{i}]", dropped) for i, part in enumerate(required_list(content, where)))
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(_part(part, f"{where}[{index}]", dropped) for index, part in enumerate(content))
 
 
-def reasoning_of(item: Mapping[str, Any], where: str) -> str:
-    """The text of a reasoning item: its content, or else its summary; empty where it has neither.
-
-    Raises:
-        InvalidRequest: they are no lists of texts.
-    """
-    for key, separator in (("content", ""), ("summary", "\n\n")):
-        if item.get(key):
-            parts = enumerate(required_list(item[key], f"{where}.{key}"))
-            return separator.join(_text(part, f"{where}.{key}[{index}]") for index, part in parts)
-    return ""
+def reasoning_of(item: ReasoningItem) -> str:
+    """The text of a reasoning item: its content, or else its summary; empty where it has neither."""
+    if item.content:
+        return "".join(part.text for part in item.content)
+    return "\n\n".join(part.text for part in item.summary or ())
 
 
-def _part(value: object, where: str, dropped: Dropped) -> str:
-    part = required_object(value, where)
-    kind = required_string(part, "type", where)
+def _part(part: dict[str, Any], where: str, dropped: Dropped) -> str:
+    kind = shaped(part, Part, where).type
     if kind in _TEXT_PARTS:
-        return _text(part, where)
+        return shaped(part, TextPart, where).text
     if kind == "refusal":
-        return required_string(part, "refusal", where)
-    omitted = _OMITTED.get(kind, "content")
-    dropped.add(f"{omitted} in a message")
-    return f"[{omitted} omitted]"
-
-
-def _text(part: object, where: str) -> str:
-    return required_string(required_object(part, where), "text", where)
+        return shaped(part, Refusal, where).refusal
+    dropped.add(kind, "part")
+    return placeholder(_OMITTED.get(kind, "content"))

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from trio_sessions.core.history import Checkpoint
 from trio_sessions.core.request import ChatBody
-from trio_sessions.engine.base import EngineAnswer
+from trio_sessions.engine.base import EngineAnswer, Headers
+from trio_sessions.engine.headers import beside_own_body
 from trio_sessions.errors import PreviousResponseNotFound
 from trio_sessions.service.dialect import Reading
 from trio_sessions.service.failure import Failure, engine_failure
 from trio_sessions.service.replies import Reply, json_reply
 from trio_sessions.web.dialects.answer import ChatAnswer
+from trio_sessions.web.dialects.errors import openai_error, settled_status
 from trio_sessions.web.dialects.responses.events import ResponseEvents
 from trio_sessions.web.dialects.responses.ids import ItemIds
-from trio_sessions.web.dialects.responses.request import ReadRequest, read_request
+from trio_sessions.web.dialects.responses.request import ResponsesRequest, read_request
 
 __all__ = ["ResponsesDialect", "ResponsesExchange"]
 
@@ -37,16 +39,14 @@ class ResponsesDialect:
 
     def refused(self, answer: EngineAnswer) -> Reply:
         """What the engine said, in OpenAI's error object."""
-        advice = [(name, value) for name, value in answer.headers if name.lower() == "retry-after"]
-        reply = _error(engine_failure(answer))
-        return replace(reply, headers=(*reply.headers, *advice))
+        return _error(engine_failure(answer.status, answer.body), beside_own_body(answer.headers))
 
 
 @dataclass(frozen=True, slots=True)
 class ResponsesExchange:
     """See ``trio_sessions.service.dialect.Exchange``."""
 
-    request: ReadRequest
+    request: ResponsesRequest
 
     @property
     def chat(self) -> ChatBody:
@@ -73,39 +73,25 @@ class ResponsesExchange:
         """What was left out."""
         return self.request.dropped
 
-    def under(self, response_id: str | None) -> ResponsesExchange:
+    def with_response_id(self, response_id: str | None) -> ResponsesExchange:
         """The same with the response id of an attempt that it repeats."""
         if response_id is None:
             return self
         form = replace(self.request.form, ids=ItemIds(response_id.removeprefix("resp_")))
         return replace(self, request=replace(self.request, form=form))
 
-    def answered(self, answer: EngineAnswer) -> Reply:
+    def reply(self, answer: EngineAnswer) -> Reply:
         """A Response object."""
-        return json_reply(self.request.form.answered(ChatAnswer.of(answer)))
+        response = self.request.form.answered(ChatAnswer.of(answer))
+        return json_reply(response, headers=beside_own_body(answer.headers))
 
     def events(self) -> ResponseEvents:
         """The events that make it."""
         return ResponseEvents(self.request.form)
 
 
-def _error(failure: Failure) -> Reply:
-    status = _status(failure)
-    error: Mapping[str, Any] = {
-        "message": failure.text,
-        "type": "invalid_request_error" if status < 500 else "server_error",
-        "param": "previous_response_id" if failure.code == PreviousResponseNotFound.code else None,
-        "code": failure.code,
-    }
-    return json_reply({"error": error}, status=status)
-
-
-def _status(failure: Failure) -> int:
-    """A status that Codex understands: it retries every 409 and gives up at every 429."""
-    match failure.status:
-        case 409 if failure.permanent:
-            return 400
-        case 429:
-            return 503
-        case status:
-            return status
+def _error(failure: Failure, headers: Headers = ()) -> Reply:
+    # Codex gives up at a 429.
+    status = 503 if failure.status == 429 else settled_status(failure)
+    param = "previous_response_id" if failure.code == PreviousResponseNotFound.code else None
+    return json_reply({"error": openai_error(failure, status=status, param=param)}, status=status, headers=headers)

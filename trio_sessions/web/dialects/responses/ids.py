@@ -6,16 +6,15 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Issued", "ItemIds", "is_issued_call", "issued"]
+__all__ = ["Issued", "ItemIds", "issued", "issued_call"]
 
-_ISSUED: Final = re.compile(r"(?:rs|msg|fc|ctc)_([0-9a-f]{32})(?:_([0-9]{1,6}))?")
-
-_CALL: Final = re.compile(r"call_[0-9a-f]{32}_[0-9]{1,6}")
+_ITEM: Final = re.compile(r"(?:rs|msg|fc|ctc)_([0-9a-f]{32})(?:_([0-9]{1,6}))?")
+_CALL: Final = re.compile(r"call_([0-9a-f]{32})_([0-9]{1,6})")
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """What an id of an item says.
+    """What an id says.
 
     Attributes:
         response_id: of the answer.
@@ -56,18 +55,22 @@ class ItemIds:
         return f"ctc_{self.digits}_{index}"
 
     def call(self, index: int) -> str:
-        """What the result of a call names, where the engine gave no id to name."""
+        """What the result of a call names, where the engine gave no id of its own to name."""
         return f"call_{self.digits}_{index}"
 
 
-def issued(item_id: object) -> Issued | None:
-    """What ``item_id`` says; None where it is not one of ours."""
-    match = _ISSUED.fullmatch(item_id) if isinstance(item_id, str) else None
+def issued(item_id: str | None) -> Issued | None:
+    """What the id of an item says; None where it is not one of ours."""
+    return _said(_ITEM, item_id)
+
+
+def issued_call(call_id: str) -> Issued | None:
+    """What the id of a call says; None where it is the engine's."""
+    return _said(_CALL, call_id)
+
+
+def _said(pattern: re.Pattern[str], id_: str | None) -> Issued | None:
+    match = None if id_ is None else pattern.fullmatch(id_)
     if match is None:
         return None
     return Issued(response_id=f"resp_{match[1]}", call=None if match[2] is None else int(match[2]))
-
-
-def is_issued_call(call_id: str) -> bool:
-    """Whether the engine gave the call no id, so that it has one of ours."""
-    return _CALL.fullmatch(call_id) is not None

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 from trio_sessions.core.history import Checkpoint
 from trio_sessions.errors import InvalidRequest
 from trio_sessions.service.dialect import Reading
+from trio_sessions.web.dialects.dropped import Dropped
 from trio_sessions.web.dialects.responses.assistant import Assistant, Kind
 from trio_sessions.web.dialects.responses.content import reasoning_of, text_of
-from trio_sessions.web.dialects.responses.fields import (
-    Dropped,
-    optional_string,
-    required_object,
-    required_string,
+from trio_sessions.web.dialects.responses.ids import Issued, issued, issued_call
+from trio_sessions.web.dialects.responses.shapes import (
+    Call,
+    CustomCall,
+    FunctionCall,
+    Item,
+    MessageItem,
+    ReasoningItem,
+    Reference,
+    ResultItem,
 )
-from trio_sessions.web.dialects.responses.ids import Issued, is_issued_call, issued
 from trio_sessions.web.dialects.responses.tools import ToolName, ToolTable, custom_arguments, custom_input
+from trio_sessions.web.dialects.shapes import shaped
+from trio_sessions.web.dialects.stored import stored_call, stored_message
 
 __all__ = ["Transcript"]
 
@@ -45,7 +53,6 @@ class Transcript:
         # What an assistant's item may belong to: the answer it directly follows, or one that it names.
         self._open: Assistant | None = None
         self._answers: dict[str, Assistant] = {}
-        self._looked_up: dict[str, Message | None] = {}
 
     def extend_stored(self, path: Sequence[Message], checkpoint: Checkpoint) -> None:
         """Begin with the messages up to ``checkpoint``'s answer, which is the last of ``path``."""
@@ -60,36 +67,35 @@ class Transcript:
         """A user's message."""
         self._say("user", text)
 
-    def add_item(self, value: object, where: str) -> None:
+    def add_item(self, item: Mapping[str, Any], where: str) -> None:
         """One item of ``input``.
 
         Raises:
             InvalidRequest: it is of no known shape, or names what is not there.
         """
-        item = required_object(value, where)
-        kind = optional_string(item, "type", where)
-        if kind is None and "role" not in item and "id" in item:
-            kind = "item_reference"
-        match kind:
-            case None | "message":
-                self._message(item, where)
-            case "reasoning":
-                self._reasoning(item, where)
-            case "function_call" | "custom_tool_call":
-                self._call(item, where, custom=kind == "custom_tool_call")
-            case "function_call_output" | "custom_tool_call_output":
-                self._result(item, where)
-            case "item_reference":
-                self._reference(required_string(item, "id", where), where)
-            case _:
-                # Types are many and still being added; only what looks like the name of one is repeated.
-                known = kind.isascii() and kind.isidentifier() and len(kind) <= 40
-                self._dropped.add(f"input item {kind if known else 'of an unknown type'}")
+        match shaped(item, Item, where):
+            case Item("item_reference") | Item(None, role=None, id=str()):
+                self._reference(shaped(item, Reference, where).id, where)
+            case Item(None | "message"):
+                self._message(shaped(item, MessageItem, where), where)
+            case Item("reasoning"):
+                self._reasoning(shaped(item, ReasoningItem, where))
+            case Item("function_call"):
+                call = shaped(item, FunctionCall, where)
+                self._call(call, call.arguments, custom=False)
+            case Item("custom_tool_call"):
+                custom_call = shaped(item, CustomCall, where)
+                self._call(custom_call, custom_call.input, custom=True)
+            case Item("function_call_output" | "custom_tool_call_output"):
+                self._result(shaped(item, ResultItem, where), where)
+            case Item(str(kind)):
+                # Types are many and still being added.
+                self._dropped.add(kind, "item")
 
     def messages(self) -> list[Message]:
         """All of them."""
         messages = [one.message() if isinstance(one, Assistant) else one for one in self._messages]
-        if self._leading > 1 and not self._renders_later_system():
+        if self._leading > 1 and not self._renders_later_system:
             # A template with one place for a system message.
             # Of parts, so that the instructions are still known among them.
             texts = [message["content"] for message in messages[: self._leading]]
@@ -99,6 +105,7 @@ class Transcript:
             ]
         return messages
 
+    @cached_property
     def _renders_later_system(self) -> bool:
         return "system" in self._reading.roles()
 
@@ -108,28 +115,26 @@ class Transcript:
         if role == "system":
             if self._leading == len(self._messages):
                 self._leading += 1
-            elif not self._renders_later_system():
+            elif not self._renders_later_system:
                 role = "user"
         self._messages.append({"role": role, "content": text})
 
-    def _message(self, item: Mapping[str, Any], where: str) -> None:
-        role = required_string(item, "role", where)
-        if role == "assistant":
-            text = text_of(item.get("content"), f"{where}.content", self._dropped)
-            answer = self._answer_of(issued(item.get("id")), Kind.TEXT, text)
+    def _message(self, item: MessageItem, where: str) -> None:
+        if item.role not in ("user", "assistant", "system", "developer"):
+            raise InvalidRequest(f"{where}.role: must be user, assistant, system or developer")
+        text = text_of(item.content, f"{where}.content", self._dropped)
+        if item.role == "assistant":
+            answer = self._answer_of(issued(item.id), Kind.TEXT, text)
             if answer is not None:
                 answer.content.append(text)
-            return
-        if role not in ("user", "system", "developer"):
-            raise InvalidRequest(f"{where}.role must be user, assistant, system or developer")
-        text = text_of(item.get("content"), f"{where}.content", self._dropped)
-        self._say("user" if role == "user" else "system", text)
+        else:
+            self._say("user" if item.role == "user" else "system", text)
 
-    def _reasoning(self, item: Mapping[str, Any], where: str) -> None:
-        text = reasoning_of(item, where)
+    def _reasoning(self, item: ReasoningItem) -> None:
+        text = reasoning_of(item)
         # The encrypted content that we issue is the item's id, for clients that drop that.
-        said = issued(item.get("id")) or issued(item.get("encrypted_content"))
-        stored = None if text or said is None else self._stored(said)
+        said = issued(item.id) or issued(item.encrypted_content)
+        stored = None if text or said is None else stored_message(self._reading, said.response_id)
         if stored is not None:
             known = stored.get("reasoning_content")
             text = known if isinstance(known, str) else ""
@@ -137,23 +142,23 @@ class Transcript:
         if answer is not None and text:
             answer.reasoning.append(text)
 
-    def _call(self, item: Mapping[str, Any], where: str, *, custom: bool) -> None:
-        text = required_string(item, "input" if custom else "arguments", where)
-        call_id = required_string(item, "call_id", where)
-        named = ToolName(required_string(item, "name", where), optional_string(item, "namespace", where))
-        said = issued(item.get("id"))
-        answer = self._answer_of(said, Kind.CALL, call_id)
+    def _call(self, item: Call, text: str, *, custom: bool) -> None:
+        named = ToolName(item.name, item.namespace)
+        # The id of a call leads to its answer too where it is ours, for clients that drop the item's.
+        said_by_call = issued_call(item.call_id)
+        said = issued(item.id) or said_by_call
+        answer = self._answer_of(said, Kind.CALL, item.call_id)
         if answer is None:
             return
         function = self._tools.function_of(named)
         # Most items say all that is stored; for the others the stored call is looked for.
-        unclear = custom or function not in self._tools.by_function or is_issued_call(call_id)
+        unclear = custom or function not in self._tools.by_function or said_by_call is not None
         sampled = self._sampled(said, named, text, custom=custom) if said is not None and unclear else None
         answer.calls.append(
             sampled
             if sampled is not None
             else {
-                "id": call_id,
+                "id": item.call_id,
                 "type": "function",
                 "function": {"name": function, "arguments": custom_arguments(text) if custom else text},
             }
@@ -161,33 +166,31 @@ class Transcript:
 
     def _sampled(self, said: Issued, named: ToolName, text: str, *, custom: bool) -> Mapping[str, Any] | None:
         """The call as it was stored, where the item says nothing else."""
-        stored = self._stored(said)
-        calls = (stored or {}).get("tool_calls") or ()
-        if said.call is None or said.call >= len(calls):
-            return None
-        match calls[said.call]:
+        stored = None if said.call is None else stored_call(self._reading, said.response_id, said.call)
+        match stored:
             case {"function": {"name": str(name), "arguments": str(arguments)}} if text == (
                 custom_input(arguments) if custom else arguments
             ) and (name == self._tools.function_of(named) or self._tools.tool_of(name).named.name == named.name):
-                call: Mapping[str, Any] = calls[said.call]
-                return call
+                return stored
             case _:
                 return None
 
-    def _result(self, item: Mapping[str, Any], where: str) -> None:
-        output = text_of(item.get("output"), f"{where}.output", self._dropped)
+    def _result(self, item: ResultItem, where: str) -> None:
+        output = text_of(item.output, f"{where}.output", self._dropped)
         self._open = None
         message = {"role": "tool", "content": output}
-        call_id = optional_string(item, "call_id", where)
-        if call_id is not None:
-            message["tool_call_id"] = call_id
+        if item.call_id is not None:
+            message["tool_call_id"] = item.call_id
         self._messages.append(message)
 
     def _reference(self, item_id: str, where: str) -> None:
         said = issued(item_id)
-        stored = None if said is None else self._stored(said)
+        stored = None if said is None else stored_message(self._reading, said.response_id)
         if said is None or stored is None:
-            raise InvalidRequest(f"{where}: Item with id '{item_id}' not found.")
+            raise InvalidRequest(
+                f"{where}: Item with id '{item_id}' not found. The session does not have it, or no longer: send the "
+                "item itself"
+            )
         answer = self._answers.get(said.response_id)
         if answer is None:
             self._name_stored(said.response_id, stored)
@@ -198,13 +201,6 @@ class Transcript:
         answer = Assistant(response_id=response_id, latest=Kind.CALL, stored=message)
         self._messages.append(answer)
         self._answers[response_id] = self._open = answer
-
-    def _stored(self, said: Issued) -> Message | None:
-        # An answer has many items, and looking for it takes as long as the session has turns.
-        if said.response_id not in self._looked_up:
-            checkpoint = self._reading.answered(said.response_id)
-            self._looked_up[said.response_id] = None if checkpoint is None else checkpoint.messages[-1]
-        return self._looked_up[said.response_id]
 
     def _answer_of(self, said: Issued | None, kind: Kind, text: str) -> Assistant | None:
         """The message that an assistant's item belongs to; None where that is stored and has it already."""

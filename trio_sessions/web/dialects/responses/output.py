@@ -98,17 +98,13 @@ class ResponseForm:
 
     def _calls(self, answer: ChatAnswer) -> list[dict[str, Any]]:
         items = []
-        named: set[str] = set()
-        for index, call in enumerate(answer.tool_calls):
-            # Results name their calls, so every call has an id and no two have the same.
-            call_id = call.id if call.id and call.id not in named else self.ids.call(index)
-            named.add(call_id)
+        for index, call in enumerate(answer.identified_calls(self.ids.call)):
             tool = self.tools.tool_of(call.name)
             item: dict[str, Any] = {
                 "id": self.ids.custom_call(index) if tool.custom else self.ids.function_call(index),
                 "type": "custom_tool_call" if tool.custom else "function_call",
                 "status": "completed",
-                "call_id": call_id,
+                "call_id": call.id,
                 "name": tool.named.name,
             }
             if tool.named.namespace is not None:

@@ -10,33 +10,21 @@ import msgspec
 
 from trio_sessions.core import json
 from trio_sessions.core.history import Checkpoint
-from trio_sessions.core.request import ChatBody
+from trio_sessions.core.request import ChatBody, decode_request
 from trio_sessions.errors import InvalidRequest, PreviousResponseNotFound
 from trio_sessions.service.dialect import Reading
-from trio_sessions.web.dialects.responses.fields import (
-    Dropped,
-    optional_string,
-    required_list,
-    required_object,
-    required_string,
-)
+from trio_sessions.web.dialects.dropped import Dropped
 from trio_sessions.web.dialects.responses.ids import ItemIds
 from trio_sessions.web.dialects.responses.items import Transcript
 from trio_sessions.web.dialects.responses.output import ResponseForm
+from trio_sessions.web.dialects.responses.shapes import Format, Request, SchemaFormat, TextConfig, ToolChoice
 from trio_sessions.web.dialects.responses.tools import ToolName, ToolTable, read_tools
+from trio_sessions.web.dialects.shapes import shaped
 
-__all__ = ["ReadRequest", "read_request"]
+__all__ = ["ResponsesRequest", "read_request"]
 
-_PASSED: Final = (
-    "model",
-    "temperature",
-    "top_p",
-    "seed",
-    "stop",
-    "chat_template_kwargs",
-    "separate_reasoning",
-    "skip_special_tokens",
-)
+# Chat has them under the same names.
+_SAME: Final = ("model", "temperature", "top_p", "stop")
 # Without them the answer would not be one to the request.
 _REFUSED: Final = {
     "background": "background responses are not supported: leave background out, and stream instead",
@@ -48,7 +36,7 @@ _ENCRYPTED: Final = "reasoning.encrypted_content"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReadRequest:
+class ResponsesRequest:
     """A request as it was read.
 
     Attributes:
@@ -66,17 +54,20 @@ class ReadRequest:
     dropped: Sequence[str]
 
 
-def read_request(body: bytes, reading: Reading) -> ReadRequest:
+def read_request(body: bytes, reading: Reading) -> ResponsesRequest:
     """The request in ``body``.
 
     Raises:
         InvalidRequest: it cannot be read, or asks for what there is not; the text names the place.
     """
-    asked = _decoded(body)
+    asked = shaped(decode_request(body), Request, "")
+    for field, sentence in _REFUSED.items():
+        if getattr(asked, field) not in (None, False):
+            raise InvalidRequest(sentence)
     dropped = Dropped()
-    tools = read_tools(asked.get("tools"), dropped)
-    extends = _extended(asked, reading)
-    messages = _messages(asked, tools, extends, reading, dropped)
+    tools = read_tools(asked.tools or (), dropped)
+    extends = _extended(asked.previous_response_id, reading)
+    messages = _messages(asked, Transcript(reading, tools, dropped), extends)
     if not messages:
         raise InvalidRequest("input must be a string or a list with at least one item")
     _note_not_honoured(asked, dropped)
@@ -84,34 +75,21 @@ def read_request(body: bytes, reading: Reading) -> ReadRequest:
     form = ResponseForm(
         ids=ItemIds(reading.new_id()),
         created=int(reading.now()),
-        model=optional_string(asked, "model") or "",
-        asked=_repeated(asked),
+        model=asked.model or "",
+        asked=_echoed(asked),
         tools=tools,
-        encrypted=_ENCRYPTED in _included(asked),
+        encrypted=_ENCRYPTED in (asked.include or ()),
     )
-    return ReadRequest(
+    return ResponsesRequest(
         chat=ChatBody(fields=fields, messages=messages),
-        stream=bool(asked.get("stream", False)),
+        stream=bool(asked.stream),
         extends=extends,
         form=form,
-        dropped=dropped.reasons(),
+        dropped=dropped.texts(),
     )
 
 
-def _decoded(body: bytes) -> Mapping[str, Any]:
-    try:
-        decoded = json.decode(body) if body else {}
-    except json.InvalidJSON as error:
-        raise InvalidRequest(f"invalid JSON body: {error}") from error
-    asked = required_object(decoded, "the request body")
-    for field, sentence in _REFUSED.items():
-        if asked.get(field) not in (None, False):
-            raise InvalidRequest(sentence)
-    return asked
-
-
-def _extended(asked: Mapping[str, Any], reading: Reading) -> Checkpoint | None:
-    response_id = optional_string(asked, "previous_response_id")
+def _extended(response_id: str | None, reading: Reading) -> Checkpoint | None:
     if response_id is None:
         return None
     checkpoint = reading.answered(response_id)
@@ -120,21 +98,17 @@ def _extended(asked: Mapping[str, Any], reading: Reading) -> Checkpoint | None:
     return checkpoint
 
 
-def _messages(
-    asked: Mapping[str, Any], tools: ToolTable, extends: Checkpoint | None, reading: Reading, dropped: Dropped
-) -> Sequence[Mapping[str, Any]]:
-    transcript = Transcript(reading, tools, dropped)
+def _messages(asked: Request, transcript: Transcript, extends: Checkpoint | None) -> Sequence[Mapping[str, Any]]:
     # Nothing to say is nothing said.
-    instructions = optional_string(asked, "instructions") or None
+    instructions = asked.instructions or None
     if extends is not None:
         transcript.extend_stored(_instructed(extends.path_messages(), instructions), extends)
     elif instructions is not None:
         transcript.add_system(instructions)
-    given = asked.get("input")
-    if isinstance(given, str):
-        transcript.add_user(given)
-    elif given is not None:
-        for index, item in enumerate(required_list(given, "input")):
+    if isinstance(asked.input, str):
+        transcript.add_user(asked.input)
+    else:
+        for index, item in enumerate(asked.input or ()):
             transcript.add_item(item, f"input[{index}]")
     return transcript.messages()
 
@@ -151,91 +125,84 @@ def _instructed(path: Sequence[Mapping[str, Any]], instructions: str | None) -> 
     return [{"role": "system", "content": instructions}, *rest]
 
 
-def _fields(asked: Mapping[str, Any], tools: ToolTable, dropped: Dropped) -> dict[str, Any]:
-    fields = {key: asked[key] for key in _PASSED if asked.get(key) is not None}
-    if asked.get("max_output_tokens") is not None:
-        fields["max_tokens"] = asked["max_output_tokens"]
-    response_format = _response_format(asked.get("text"), dropped)
+def _fields(asked: Request, tools: ToolTable, dropped: Dropped) -> dict[str, Any]:
+    fields = {name: value for name in _SAME if (value := getattr(asked, name)) is not None}
+    fields |= asked.engine_fields()
+    if asked.max_output_tokens is not None:
+        fields["max_tokens"] = asked.max_output_tokens
+    response_format = _response_format(asked.text, dropped)
     if response_format is not None:
         fields["response_format"] = response_format
     if tools.definitions:
         fields["tools"] = list(tools.definitions)
-        choice = _tool_choice(asked.get("tool_choice"), tools, dropped)
+        choice = _tool_choice(asked.tool_choice, tools, dropped)
         if choice is not None:
             fields["tool_choice"] = choice
-        if asked.get("parallel_tool_calls") is not None:
-            fields["parallel_tool_calls"] = asked["parallel_tool_calls"]
+        if asked.parallel_tool_calls is not None:
+            fields["parallel_tool_calls"] = asked.parallel_tool_calls
     return fields
 
 
-def _tool_choice(choice: Any, tools: ToolTable, dropped: Dropped) -> Any:
-    match choice:
-        case None | str():
-            return choice
-        case {"type": "function" | "custom", "name": str(name)}:
-            namespace = optional_string(choice, "namespace", "tool_choice")
+def _tool_choice(choice: str | dict[str, Any] | None, tools: ToolTable, dropped: Dropped) -> Any:
+    if choice is None or isinstance(choice, str):
+        return choice
+    match shaped(choice, ToolChoice, "tool_choice"):
+        case ToolChoice("function" | "custom", str(name), namespace):
             return {"type": "function", "function": {"name": tools.function_of(ToolName(name, namespace))}}
         case _:
             dropped.add("tool_choice")
             return None
 
 
-def _response_format(value: Any, dropped: Dropped) -> Mapping[str, Any] | None:
-    if value is None:
-        return None
-    text = required_object(value, "text")
-    if text.get("verbosity") is not None:
+def _response_format(given: dict[str, Any] | None, dropped: Dropped) -> Mapping[str, Any] | None:
+    text = TextConfig() if given is None else shaped(given, TextConfig, "text")
+    if text.verbosity is not None:
         dropped.add("text.verbosity")
-    if text.get("format") is None:
+    if text.format is None:
         return None
-    form = required_object(text["format"], "text.format")
-    match required_string(form, "type", "text.format"):
+    match shaped(text.format, Format, "text.format").type:
         case "text":
             return None
         case "json_object":
             return {"type": "json_object"}
         case "json_schema":
-            named = {"name": required_string(form, "name", "text.format")}
-            rest = {key: form[key] for key in ("description", "schema", "strict") if form.get(key) is not None}
-            return {"type": "json_schema", "json_schema": {**named, **rest}}
+            schema = msgspec.to_builtins(shaped(text.format, SchemaFormat, "text.format"))
+            return {
+                "type": "json_schema",
+                "json_schema": {key: value for key, value in schema.items() if value is not None},
+            }
         case _:
             dropped.add("text.format")
             return None
 
 
-def _note_not_honoured(asked: Mapping[str, Any], dropped: Dropped) -> None:
+def _note_not_honoured(asked: Request, dropped: Dropped) -> None:
     for field in _NOT_HONOURED:
-        if asked.get(field) is not None:
+        if getattr(asked, field) is not None:
             dropped.add(field)
-    if asked.get("truncation") == "auto":
+    if asked.truncation == "auto":
         dropped.add("truncation")
-    match asked.get("reasoning"):
-        case {"effort": effort} if effort is not None:
-            dropped.add("reasoning.effort")
-    if any(name != _ENCRYPTED for name in _included(asked)):
+    if asked.reasoning is not None and asked.reasoning.effort is not None:
+        dropped.add("reasoning.effort")
+    if any(name != _ENCRYPTED for name in asked.include or ()):
         dropped.add("include")
 
 
-def _included(asked: Mapping[str, Any]) -> Sequence[Any]:
-    included = asked.get("include")
-    return [] if included is None else required_list(included, "include")
-
-
-def _repeated(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+def _echoed(asked: Request) -> Mapping[str, Any]:
     """What the response says of the request, as the API does."""
     return {
-        "instructions": asked.get("instructions"),
-        "max_output_tokens": asked.get("max_output_tokens"),
-        "metadata": asked.get("metadata") or {},
-        "parallel_tool_calls": asked.get("parallel_tool_calls", True),
-        "previous_response_id": asked.get("previous_response_id"),
-        "store": asked.get("store", True),
-        "temperature": asked.get("temperature"),
-        "text": asked.get("text") or {"format": {"type": "text"}},
-        "tool_choice": asked.get("tool_choice") or "auto",
+        "instructions": asked.instructions,
+        "max_output_tokens": asked.max_output_tokens,
+        "metadata": asked.metadata or {},
+        "parallel_tool_calls": True if asked.parallel_tool_calls is None else asked.parallel_tool_calls,
+        "previous_response_id": asked.previous_response_id,
+        "store": True if asked.store is None else asked.store,
+        "temperature": asked.temperature,
+        "text": asked.text or {"format": {"type": "text"}},
+        "tool_choice": asked.tool_choice or "auto",
         # Long, and written more than once.
-        "tools": msgspec.Raw(json.encode(asked.get("tools") or [])),
-        "top_p": asked.get("top_p"),
+        "tools": msgspec.Raw(json.encode(asked.tools or [])),
+        "top_p": asked.top_p,
         "truncation": "disabled",
-        "user": asked.get("user"),
+        "user": asked.user,
     }

@@ -7,34 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trio_sessions.core import json
-from trio_sessions.web.dialects.responses.fields import (
-    Dropped,
-    optional_string,
-    required_list,
-    required_object,
-    required_string,
-)
+from trio_sessions.web.dialects.dropped import Dropped
+from trio_sessions.web.dialects.responses.shapes import Namespace, ToolDefinition, ToolType
+from trio_sessions.web.dialects.shapes import shaped
 
-__all__ = ["NO_TOOLS", "Tool", "ToolName", "ToolTable", "custom_arguments", "custom_input", "read_tools"]
+__all__ = ["Tool", "ToolName", "ToolTable", "custom_arguments", "custom_input", "read_tools"]
 
 _SEPARATOR: Final = "__"
-_BUILT_IN: Final = frozenset(
-    {
-        "apply_patch",
-        "code_interpreter",
-        "computer",
-        "computer_use_preview",
-        "file_search",
-        "image_generation",
-        "local_shell",
-        "mcp",
-        "programmatic_tool_calling",
-        "shell",
-        "tool_search",
-        "web_search",
-        "web_search_preview",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +63,20 @@ class ToolTable:
         return self.by_function.get(function) or Tool(ToolName(function), custom=False)
 
 
-NO_TOOLS: Final = ToolTable(definitions=(), by_function={}, functions={})
-
-
 @dataclass(frozen=True, slots=True)
 class _Found:
     tool: Tool
-    definition: Mapping[str, Any]
+    definition: ToolDefinition
     where: str
 
 
-def read_tools(value: object, dropped: Dropped) -> ToolTable:
+def read_tools(tools: Sequence[Mapping[str, Any]], dropped: Dropped) -> ToolTable:
     """The table of ``tools``.
 
     Raises:
-        InvalidRequest: they are not a list of tools.
+        InvalidRequest: one of them is not what its type says; the text names the place.
     """
-    if value is None:
-        return NO_TOOLS
-    found = _found(required_list(value, "tools"), "tools", None, dropped)
+    found = _found(tools, "tools", None, dropped)
     by_function: dict[str, Tool] = {}
     functions: dict[ToolName, str] = {}
     names: dict[str, str] = {}
@@ -132,26 +106,20 @@ def custom_arguments(text: str) -> str:
     return json.encode({"input": text}).decode()
 
 
-def _found(tools: Sequence[Any], where: str, namespace: str | None, dropped: Dropped) -> list[_Found]:
+def _found(tools: Sequence[Mapping[str, Any]], where: str, namespace: str | None, dropped: Dropped) -> list[_Found]:
     found = []
-    for index, value in enumerate(tools):
+    for index, tool in enumerate(tools):
         place = f"{where}[{index}]"
-        tool = required_object(value, place)
-        match required_string(tool, "type", place):
-            case "function":
-                found.append(_Found(_tool(tool, namespace, place, custom=False), tool, place))
-            case "custom":
-                found.append(_Found(_tool(tool, namespace, place, custom=True), tool, place))
+        match shaped(tool, ToolType, place).type:
+            case "function" | "custom" as kind:
+                definition = shaped(tool, ToolDefinition, place)
+                found.append(_Found(Tool(ToolName(definition.name, namespace), kind == "custom"), definition, place))
             case "namespace" if namespace is None:
-                nested = required_list(tool.get("tools"), f"{place}.tools")
-                found += _found(nested, f"{place}.tools", required_string(tool, "name", place), dropped)
+                nested = shaped(tool, Namespace, place)
+                found += _found(nested.tools, f"{place}.tools", nested.name, dropped)
             case kind:
-                dropped.add(f"tool {kind if kind in _BUILT_IN else 'of an unknown type'}")
+                dropped.add(kind, "tool")
     return found
-
-
-def _tool(tool: Mapping[str, Any], namespace: str | None, where: str, *, custom: bool) -> Tool:
-    return Tool(ToolName(required_string(tool, "name", where), namespace), custom=custom)
 
 
 def _unused(name: str, used: Mapping[str, Any]) -> str:
@@ -165,9 +133,8 @@ def _unused(name: str, used: Mapping[str, Any]) -> str:
 def _definition(found: _Found, name: str) -> dict[str, Any]:
     given = found.definition
     function: dict[str, Any] = {"name": name}
-    description = optional_string(given, "description", found.where)
     if found.tool.custom:
-        function["description"] = "\n\n".join(filter(None, (description, _grammar(given.get("format")))))
+        function["description"] = "\n\n".join(filter(None, (given.description, _grammar(given.format))))
         function["parameters"] = {
             "type": "object",
             "properties": {"input": {"type": "string"}},
@@ -175,9 +142,8 @@ def _definition(found: _Found, name: str) -> dict[str, Any]:
             "additionalProperties": False,
         }
     else:
-        if description is not None:
-            function["description"] = description
-        function |= {key: given[key] for key in ("parameters", "strict") if given.get(key) is not None}
+        told = ("description", "parameters", "strict")
+        function |= {key: value for key in told if (value := getattr(given, key)) is not None}
     return {"type": "function", "function": function}
 
 
