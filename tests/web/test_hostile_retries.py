@@ -9,10 +9,12 @@ import pytest
 import trio
 
 from tests.web.support import Serve, assistant, until, user
-from tests.web.test_retries import AGAIN, FIRST, KEY, content, numbered
+from tests.web.test_retries import AGAIN, FIRST, KEY, Flights, content, flights, numbered
 from trio_sessions.engine.base import EngineAnswer, EngineCall
 from trio_sessions.engine.sglang import SGLangEngine
 from trio_sessions.testing.engine import HeldCalls, ScriptedEngine, chat_answer
+
+__all__ = ["flights"]
 
 HI: dict[str, Any] = {"messages": [user("hi")]}
 
@@ -167,3 +169,31 @@ async def test_a_key_is_still_known_when_what_its_request_points_to_is_gone(serv
     again = await client.post(path, json=body, headers=KEY)
     assert again.status_code == 200, again.text
     assert again.json()["id"] == first.json()["id"]
+
+
+async def test_a_client_that_left_is_not_waited_for_again(flights: Flights) -> None:
+    """Of two that waited for a turn that failed one had left; the other's retries get one turn, not two."""
+    await flights.start("first", FIRST)
+    await flights.start("second", AGAIN)
+    await flights.leave("first")
+    await flights.answer(EngineAnswer(503, (), b'{"message":"later"}'))
+    assert flights.replies["second"].status_code == 503
+    await flights.start("third", AGAIN)
+    await flights.answer(chat_answer("ok"))
+    assert content(flights.replies["third"]) == "ok"
+    # Its answer was lost on the way.
+    engine = flights.session.served.engine
+    asked = len(engine.calls)
+    with trio.move_on_after(3):
+        assert content(await flights.session.chat(user("hi"), headers=AGAIN)) == "ok"
+    assert len(engine.calls) == asked
+
+
+async def test_an_answer_that_one_who_joined_received_is_not_counted_as_undelivered(flights: Flights) -> None:
+    await flights.start("first", FIRST)
+    await flights.start("second", AGAIN)
+    await flights.leave("first")
+    await flights.answer(chat_answer("ok"))
+    assert content(flights.replies["second"]) == "ok"
+    registry = flights.session.served.gateway.metrics.registry
+    assert registry.get_sample_value("trio_sessions_undelivered_turns_total") == 0
