@@ -334,7 +334,7 @@ def _limit_answer(fields: dict[str, Any], room: int) -> None:
     for name in asked:
         # An engine may read a number in what is none for us.
         if isinstance(fields[name], bool) or not isinstance(fields[name], int | float):
-            raise InvalidRequest(f"{name} must be a number, got {_kind(fields[name])}")
+            raise InvalidRequest(f"{name} must be a number, got {json.kind_of(fields[name])}")
         fields[name] = min(fields[name], room)
     if not asked:
         fields[_ANSWER_LIMITS[0]] = room
