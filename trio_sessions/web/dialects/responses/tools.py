@@ -80,9 +80,10 @@ def read_tools(tools: Sequence[Mapping[str, Any]], dropped: Dropped) -> ToolTabl
     by_function: dict[str, Tool] = {}
     functions: dict[ToolName, str] = {}
     names: dict[str, str] = {}
+    counts: dict[str, int] = {}
     # Those that stand by themselves keep their names, wherever they are in the list.
     for one in sorted(found, key=lambda one: one.tool.named.namespace is not None):
-        names[one.where] = name = _unused(one.tool.named.flat, by_function)
+        names[one.where] = name = _unused(one.tool.named.flat, by_function, counts)
         by_function[name] = one.tool
         functions.setdefault(one.tool.named, name)
     return ToolTable(
@@ -122,11 +123,12 @@ def _found(tools: Sequence[Mapping[str, Any]], where: str, namespace: str | None
     return found
 
 
-def _unused(name: str, used: Mapping[str, Any]) -> str:
-    unused, count = name, 1
+def _unused(name: str, used: Mapping[str, Any], counts: dict[str, int]) -> str:
+    """``name``, or with a number behind it; ``counts`` says which numbers were tried, as many tools may have a name."""
+    unused = name
     while unused in used:
-        count += 1
-        unused = f"{name}_{count}"
+        counts[name] = counts.get(name, 1) + 1
+        unused = f"{name}_{counts[name]}"
     return unused
 
 
