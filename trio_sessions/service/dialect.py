@@ -28,6 +28,7 @@ class Reading:
         sent: the messages of the chat request that committed last, or None.
         roles: tells what may be appended after an assistant's message under the launch's template kwargs.
         answered: the turn that was answered under a response id, or None where there is none.
+        answers_at: the turns whose answer is the message of an index in their conversation, in the order of commits.
         new_id: draws 32 hex digits, for dialects that give the answer an id of their own.
         now: seconds since the epoch, for dialects that date the answer before the engine does.
     """
@@ -35,6 +36,7 @@ class Reading:
     sent: SentMessages | None
     roles: Callable[[], frozenset[str]]
     answered: Callable[[str], Checkpoint | None]
+    answers_at: Callable[[int], Sequence[Checkpoint]]
     new_id: Callable[[], str]
     now: Callable[[], float]
 

@@ -96,6 +96,7 @@ class Planner:
                 sent=session.sent,
                 roles=lambda: self._renderer.appendable_roles(self._renderer.effective_kwargs({})),
                 answered=session.answered(),
+                answers_at=session.answers_at(),
                 new_id=self._new_id,
                 now=self._clock,
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from weakref import WeakSet
@@ -110,6 +110,22 @@ class Session:
             return turns.get(response_id)
 
         return answered_under
+
+    def answers_at(self) -> Callable[[int], Sequence[Checkpoint]]:
+        """Tells the turns whose answer is the message of an index in their conversation, in the order of commits.
+        Thread-safe.
+
+        It looks at the session once, the first time it is asked, and is for one request.
+        """
+        turns: dict[int, list[Checkpoint]] = {}
+
+        def answered_at(index: int) -> Sequence[Checkpoint]:
+            if not turns:
+                for node in self.history.nodes:
+                    turns.setdefault(node.message_count - 1, []).append(node)
+            return turns.get(index, ())
+
+        return answered_at
 
     def next_turn_number(self) -> int:
         """Numbers turns from 1 in the order they arrived, for logs."""

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core import PATIENT
-from trio_sessions.service.dialect import Dialect, Reading
+from tests.web.dialects.readings import unanswered
+from trio_sessions.service.dialect import Dialect
 from trio_sessions.web.dialects.dropped import Dropped, placeholder
 from trio_sessions.web.dialects.messages import MessagesDialect
 from trio_sessions.web.dialects.responses import ResponsesDialect
 
 MANY = 3000
 INVENTED = [f"kind_{number}" for number in range(MANY)]
-READING = Reading(sent=None, roles=frozenset, answered=lambda _: None, new_id=lambda: "0" * 32, now=lambda: 0.0)
 
 
 def messages(**fields: Any) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class TestEveryKind:
     """Of what a client can invent names for."""
 
     def dropped(self, dialect: Dialect, body: Any) -> list[str]:
-        return list(dialect.read(json.dumps(body).encode(), READING).dropped)
+        return list(dialect.read(json.dumps(body).encode(), unanswered()).dropped)
 
     def test_a_line_is_short_whatever_is_sent(self, dialect: Dialect, request_of: Any) -> None:
         texts = self.dropped(dialect, request_of(INVENTED))

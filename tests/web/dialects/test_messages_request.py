@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.core import PATIENT
+from tests.web.dialects.readings import unanswered
 from trio_sessions.errors import InvalidRequest
-from trio_sessions.service.dialect import Reading
 from trio_sessions.testing.strategies import json_values
 from trio_sessions.web.dialects.messages.request import MessagesRequest, read_request
 
@@ -20,14 +20,9 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aaaa"}}
 
 
-def reading(roles: frozenset[str] = ALL_ROLES) -> Reading:
-    """Of a session where nothing was answered."""
-    return Reading(sent=None, roles=lambda: roles, answered=lambda _: None, new_id=lambda: "0" * 32, now=lambda: 0.0)
-
-
 def read(messages: Any, *, roles: frozenset[str] = ALL_ROLES, **fields: Any) -> MessagesRequest:
     body = json.dumps({"model": "m", "max_tokens": 5, "messages": messages, **fields}).encode()
-    return read_request(body, reading(roles))
+    return read_request(body, unanswered(roles))
 
 
 def chat(*messages: Any, **fields: Any) -> list[dict[str, Any]]:
@@ -265,7 +260,7 @@ class TestFields:
         assert not request.dropped
 
     def test_what_is_required_elsewhere_may_be_missing(self) -> None:
-        request = read_request(b'{"messages":[{"role":"user","content":"hi"}]}', reading())
+        request = read_request(b'{"messages":[{"role":"user","content":"hi"}]}', unanswered(ALL_ROLES))
         assert (dict(request.chat.fields), request.model) == ({}, "")
 
     @pytest.mark.parametrize(
@@ -323,7 +318,7 @@ class TestFields:
 )
 def test_a_text_names_the_place(body: bytes, said: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        read_request(body, reading())
+        read_request(body, unanswered(ALL_ROLES))
     assert str(refused.value).startswith(said)
 
 
@@ -370,7 +365,7 @@ def almost_requests(draw: st.DrawFn) -> Any:
 @example(body=b'{"messages":' + b"[" * 5000 + b"]" * 5000 + b"}")
 def test_whatever_is_sent_is_read_or_refused(body: bytes) -> None:
     try:
-        request = read_request(body, reading())
+        request = read_request(body, unanswered(ALL_ROLES))
     except InvalidRequest:
         return
     assert request.chat.messages

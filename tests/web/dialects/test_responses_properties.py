@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response
 
+from tests.web.dialects.readings import unanswered
 from tests.web.dialects.responses_support import EVENT, TOOLS, answer, call
 from trio_sessions.core import json as wire
 from trio_sessions.errors import InvalidRequest
-from trio_sessions.service.dialect import Exchange, Reading
+from trio_sessions.service.dialect import Exchange
 from trio_sessions.service.failure import Failure
 from trio_sessions.web.dialects.responses import ResponsesDialect
 from trio_sessions.web.dialects.responses.tools import custom_arguments, custom_input
@@ -102,9 +103,7 @@ ANSWERS = st.builds(
 
 
 def read(body: Any, *, roles: frozenset[str] = frozenset({"user"})) -> Exchange:
-    reading = Reading(
-        sent=None, roles=lambda: roles, answered=lambda _: None, new_id=lambda: DIGITS, now=lambda: 1_700_000_000.0
-    )
+    reading = unanswered(roles, digits=DIGITS)
     return ResponsesDialect().read(body if isinstance(body, bytes) else wire.encode(body), reading)
 
 

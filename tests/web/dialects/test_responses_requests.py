@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.web.dialects.readings import unanswered
 from tests.web.dialects.responses_support import CUSTOM, FUNCTION, NAMESPACE, TOOLS
 from tests.web.support import assistant, user
 from trio_sessions.errors import InvalidRequest
-from trio_sessions.service.dialect import Exchange, Reading
+from trio_sessions.service.dialect import Exchange
 from trio_sessions.web.dialects.responses import ResponsesDialect
 
 ANYWHERE = frozenset({"user", "tool", "system"})
@@ -19,8 +20,7 @@ FIRST_ALONE = frozenset({"user", "tool"})
 
 def read(body: Any, *, roles: frozenset[str] = ANYWHERE) -> Exchange:
     """``body`` in a session where nothing was answered."""
-    reading = Reading(sent=None, roles=lambda: roles, answered=lambda _: None, new_id=lambda: "0" * 32, now=lambda: 0.0)
-    return ResponsesDialect().read(body if isinstance(body, bytes) else json.dumps(body).encode(), reading)
+    return ResponsesDialect().read(body if isinstance(body, bytes) else json.dumps(body).encode(), unanswered(roles))
 
 
 def messages(*items: Any, roles: frozenset[str] = ANYWHERE, **fields: Any) -> list[Any]:

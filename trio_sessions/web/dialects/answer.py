@@ -11,7 +11,7 @@ import msgspec
 from trio_sessions.core import json
 from trio_sessions.engine.base import EngineAnswer
 
-__all__ = ["ChatAnswer", "ToolCall", "Usage"]
+__all__ = ["ChatAnswer", "ToolCall", "Usage", "content_text"]
 
 
 # Only what is asked for is decoded: an answer may have thousands of log probs.
@@ -52,6 +52,17 @@ class ToolCall:
     id: str
     name: str
     arguments: str
+
+    @classmethod
+    def of(cls, call: Mapping[str, Any]) -> ToolCall:
+        """From a call in a chat message; whatever it lacks is empty."""
+        function = _object(call.get("function"))
+        arguments = function.get("arguments")
+        return cls(
+            id=_text(call.get("id")),
+            name=_text(function.get("name")),
+            arguments=arguments if isinstance(arguments, str) else json.encode(arguments or {}).decode(),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +110,9 @@ class ChatAnswer:
             id=_text(decoded.id),
             model=_text(decoded.model),
             created=_count(decoded.created),
-            content=_content(message.get("content")),
+            content=content_text(message.get("content")),
             reasoning=_text(message.get("reasoning_content")),
-            tool_calls=[_call(call) for call in message.get("tool_calls") or ()],
+            tool_calls=[ToolCall.of(call) for call in message.get("tool_calls") or ()],
             finish_reason=_text(choice.finish_reason),
             stop_text=_stop_text(choice.matched_stop),
             usage=_usage(_object(decoded.usage), choice.meta_info),
@@ -122,17 +133,8 @@ class ChatAnswer:
         return calls
 
 
-def _call(call: Mapping[str, Any]) -> ToolCall:
-    function = _object(call.get("function"))
-    arguments = function.get("arguments")
-    return ToolCall(
-        id=_text(call.get("id")),
-        name=_text(function.get("name")),
-        arguments=arguments if isinstance(arguments, str) else json.encode(arguments or {}).decode(),
-    )
-
-
-def _content(content: Any) -> str:
+def content_text(content: Any) -> str:
+    """The text of a chat message's content."""
     if isinstance(content, list):
         return "".join(_text(part.get("text")) for part in content if isinstance(part, dict))
     return _text(content)

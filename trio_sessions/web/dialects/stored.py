@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trio_sessions.core.history import Checkpoint
 from trio_sessions.service.dialect import Reading
 
-__all__ = ["stored_call", "stored_message"]
+__all__ = ["last_answered", "stored_call", "stored_message"]
 
 
 def stored_message(reading: Reading, response_id: str) -> Mapping[str, Any] | None:
@@ -21,3 +22,8 @@ def stored_call(reading: Reading, response_id: str, index: int) -> Mapping[str, 
     message = stored_message(reading, response_id)
     calls = (message or {}).get("tool_calls") or ()
     return calls[index] if index < len(calls) and isinstance(calls[index], Mapping) else None
+
+
+def last_answered(reading: Reading, response_ids: Sequence[str]) -> Checkpoint | None:
+    """The turn of the last of these response ids that the session has; None where it has none."""
+    return next((turn for id_ in reversed(response_ids) if (turn := reading.answered(id_)) is not None), None)

@@ -15,7 +15,7 @@ from trio_sessions.core.matchers import BILLING_PREFIX
 from trio_sessions.errors import InvalidRequest
 from trio_sessions.service.dialect import Reading
 from trio_sessions.web.dialects.dropped import Dropped, placeholder
-from trio_sessions.web.dialects.messages.ids import issued_call
+from trio_sessions.web.dialects.messages.ids import issued_call, signed_answer
 from trio_sessions.web.dialects.messages.shapes import (
     Block,
     Content,
@@ -45,6 +45,12 @@ class Conversation:
     def __init__(self, reading: Reading, dropped: Dropped) -> None:
         self._reading = reading
         self._dropped = dropped
+        self._named: list[str] = []
+
+    @property
+    def named(self) -> Sequence[str]:
+        """The response ids that assistants' blocks named, in order."""
+        return self._named
 
     def read(self, system: Content | None, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """The conversation as chat messages.
@@ -142,7 +148,10 @@ class Conversation:
                 case "text":
                     texts.append(shaped(block, TextBlock, at).text)
                 case "thinking":
-                    reasoning.append(shaped(block, ThinkingBlock, at).thinking)
+                    thought = shaped(block, ThinkingBlock, at)
+                    reasoning.append(thought.thinking)
+                    if (response_id := signed_answer(thought.signature)) is not None:
+                        self._named.append(response_id)
                 case "tool_use":
                     calls.append(self._tool_call(shaped(block, ToolUseBlock, at)))
                 case kind:
@@ -158,7 +167,10 @@ class Conversation:
     def _tool_call(self, block: ToolUseBlock) -> dict[str, Any]:
         arguments = json.encode(block.input).decode()
         issued = issued_call(block.id)
-        stored = None if issued is None else stored_call(self._reading, issued.response_id, issued.index)
+        stored = None
+        if issued is not None:
+            self._named.append(issued.response_id)
+            stored = stored_call(self._reading, issued.response_id, issued.index)
         # What is stored, and was rendered, has the engine's own id, or none.
         named = {"id": block.id} if stored is None else {key: stored[key] for key in ("id",) if key in stored}
         return {**named, "type": "function", "function": {"name": block.name, "arguments": arguments}}

@@ -33,6 +33,7 @@ class MessagesDialect:
         return MessagesExchange(
             chat=request.chat,
             stream=request.stream,
+            extends=request.extends,
             dropped=request.dropped,
             frame=Frame(response_id=f"msg_{reading.new_id()}", model=request.model, thinking=request.thinking),
         )
@@ -60,7 +61,7 @@ class MessagesExchange:
     stream: bool
     dropped: Sequence[str]
     frame: Frame
-    extends: Checkpoint | None = None
+    extends: Checkpoint | None
 
     @property
     def response_id(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trio_sessions.core.history import Checkpoint
 from trio_sessions.core.request import ChatBody, decode_request
 from trio_sessions.service.dialect import Reading
 from trio_sessions.web.dialects.dropped import Dropped
@@ -13,6 +14,7 @@ from trio_sessions.web.dialects.messages.conversation import Conversation
 from trio_sessions.web.dialects.messages.shapes import Request
 from trio_sessions.web.dialects.messages.tools import tool_fields
 from trio_sessions.web.dialects.shapes import shaped
+from trio_sessions.web.dialects.stored import last_answered
 
 __all__ = ["MessagesRequest", "read_request"]
 
@@ -32,6 +34,7 @@ class MessagesRequest:
         stream: whether the answer is wanted as events.
         model: as the client names it, or empty.
         thinking: whether the client wants to see the reasoning.
+        extends: the turn that a signature or the id of a call leads to, of several the last.
         dropped: what was left out, a short text each.
     """
 
@@ -39,6 +42,7 @@ class MessagesRequest:
     stream: bool
     model: str
     thinking: bool
+    extends: Checkpoint | None
     dropped: Sequence[str]
 
 
@@ -51,7 +55,8 @@ def read_request(body: bytes, reading: Reading) -> MessagesRequest:
     decoded = decode_request(body)
     request = shaped(decoded, Request, "")
     dropped = Dropped()
-    messages = Conversation(reading, dropped).read(request.system, request.messages)
+    conversation = Conversation(reading, dropped)
+    messages = conversation.read(request.system, request.messages)
     fields = _fields(request, dropped)
     _note_unknown((name for name, value in decoded.items() if value is not None), dropped)
     return MessagesRequest(
@@ -59,6 +64,7 @@ def read_request(body: bytes, reading: Reading) -> MessagesRequest:
         stream=bool(request.stream),
         model=request.model or "",
         thinking=request.thinking is not None and request.thinking.type in ("enabled", "adaptive"),
+        extends=last_answered(reading, conversation.named),
         dropped=dropped.texts(),
     )
 

@@ -87,9 +87,10 @@ class TextBlock(msgspec.Struct, gc=False):
 
 
 class ThinkingBlock(msgspec.Struct, gc=False):
-    """``thinking``."""
+    """``thinking``; its signature may be anything, from elsewhere."""
 
     thinking: str
+    signature: Any = None
 
 
 class ToolUseBlock(msgspec.Struct, gc=False):

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["Assistant", "Kind"]
+from trio_sessions.web.dialects.answer import ToolCall, content_text
+from trio_sessions.web.dialects.responses.tools import ToolName
+
+__all__ = ["Assistant", "Kind", "SpelledCall"]
 
 Message = Mapping[str, Any]
 
@@ -20,14 +23,38 @@ class Kind(IntEnum):
     CALL = 2
 
 
-@dataclass(slots=True, eq=False)
-class Assistant:
-    """An assistant's message that items are still added to.
+@dataclass(frozen=True, slots=True)
+class SpelledCall:
+    """A call as the client sent it.
 
     Attributes:
-        response_id: the answer that its items belong to, as far as they say so.
+        call_id: what its result names.
+        named: the tool, in the client's words.
+        text: its arguments; of a custom tool the input.
+        custom: whether the tool is a custom one.
+        index: of the call in its answer, where an id that was issued says so.
+        issued: whether ``call_id`` is an id that this dialect issued.
+    """
+
+    call_id: str
+    named: ToolName
+    text: str
+    custom: bool
+    index: int | None
+    issued: bool
+
+
+@dataclass(slots=True, eq=False)
+class Assistant:
+    """What the items say of one assistant's message, which items are still added to.
+
+    Attributes:
+        response_id: the answer that they belong to, as far as they say so.
         latest: what was added last.
-        stored: the message of that answer, where the client named it instead of repeating it.
+        stored: the message of that answer, where the client named it and so need not repeat it.
+        content: the texts that were sent.
+        reasoning: likewise.
+        calls: likewise.
     """
 
     response_id: str | None = None
@@ -35,18 +62,7 @@ class Assistant:
     stored: Message | None = None
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    calls: list[Mapping[str, Any]] = field(default_factory=list)
-
-    def message(self) -> Message:
-        """As a chat message; the stored one is the very object."""
-        if self.stored is not None:
-            return self.stored
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(self.content)}
-        if self.reasoning:
-            message["reasoning_content"] = "".join(self.reasoning)
-        if self.calls:
-            message["tool_calls"] = self.calls
-        return message
+    calls: list[SpelledCall] = field(default_factory=list)
 
     def continued_by(self, response_id: str | None, kind: Kind, text: str) -> bool:
         """Whether an item that directly follows is part of it.
@@ -63,12 +79,18 @@ class Assistant:
         # While a call has no result, nothing else is sampled.
         return bool(self.calls) or kind > self.latest or kind is Kind.REASONING is self.latest
 
+    def agrees_with(self, message: Message) -> bool:
+        """Whether ``message`` has the text and the reasoning that were sent, as far as any were."""
+        return (not self.content or "".join(self.content) == content_text(message.get("content"))) and (
+            not self.reasoning or "".join(self.reasoning) == message.get("reasoning_content")
+        )
+
 
 def _says(message: Message, kind: Kind, text: str) -> bool:
     match kind:
         case Kind.REASONING:
             return text in ("", message.get("reasoning_content"))
         case Kind.TEXT:
-            return text in ("", message.get("content"))
+            return text in ("", content_text(message.get("content")))
         case _:
-            return any(call.get("id") == text for call in message.get("tool_calls") or ())
+            return any(ToolCall.of(call).id == text for call in message.get("tool_calls") or ())

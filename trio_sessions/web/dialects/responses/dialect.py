@@ -65,7 +65,7 @@ class ResponsesExchange:
 
     @property
     def extends(self) -> Checkpoint | None:
-        """The turn that ``previous_response_id`` names."""
+        """The turn that ``previous_response_id`` names, or else the last that the ids of items do."""
         return self.request.extends
 
     @property

@@ -10,9 +10,10 @@ from trio_sessions.core.history import Checkpoint
 from trio_sessions.errors import InvalidRequest
 from trio_sessions.service.dialect import Reading
 from trio_sessions.web.dialects.dropped import Dropped
-from trio_sessions.web.dialects.responses.assistant import Assistant, Kind
+from trio_sessions.web.dialects.responses.assistant import Assistant, Kind, SpelledCall
 from trio_sessions.web.dialects.responses.content import reasoning_of, text_of
 from trio_sessions.web.dialects.responses.ids import Issued, issued, issued_call
+from trio_sessions.web.dialects.responses.restore import Restorer
 from trio_sessions.web.dialects.responses.shapes import (
     Call,
     CustomCall,
@@ -23,9 +24,9 @@ from trio_sessions.web.dialects.responses.shapes import (
     Reference,
     ResultItem,
 )
-from trio_sessions.web.dialects.responses.tools import ToolName, ToolTable, custom_arguments, custom_input
+from trio_sessions.web.dialects.responses.tools import ToolName, ToolTable
 from trio_sessions.web.dialects.shapes import shaped
-from trio_sessions.web.dialects.stored import stored_call, stored_message
+from trio_sessions.web.dialects.stored import stored_message
 
 __all__ = ["Transcript"]
 
@@ -46,13 +47,19 @@ class Transcript:
 
     def __init__(self, reading: Reading, tools: ToolTable, dropped: Dropped) -> None:
         self._reading = reading
-        self._tools = tools
         self._dropped = dropped
+        self._restorer = Restorer(reading, tools)
         self._messages: list[Message | Assistant] = []
         self._leading = 0
         # What an assistant's item may belong to: the answer it directly follows, or one that it names.
         self._open: Assistant | None = None
         self._answers: dict[str, Assistant] = {}
+        self._named: list[str] = []
+
+    @property
+    def named(self) -> Sequence[str]:
+        """The response ids that items named, in order."""
+        return self._named
 
     def extend_stored(self, path: Sequence[Message], checkpoint: Checkpoint) -> None:
         """Begin with the messages up to ``checkpoint``'s answer, which is the last of ``path``."""
@@ -75,7 +82,7 @@ class Transcript:
         """
         match shaped(item, Item, where):
             case Item("item_reference") | Item(None, role=None, id=str()):
-                self._reference(shaped(item, Reference, where).id, where)
+                self._reference(_reference_of(item, where), where)
             case Item(None | "message"):
                 self._message(shaped(item, MessageItem, where), where)
             case Item("reasoning"):
@@ -94,15 +101,17 @@ class Transcript:
 
     def messages(self) -> list[Message]:
         """All of them."""
-        messages = [one.message() if isinstance(one, Assistant) else one for one in self._messages]
-        if self._leading > 1 and not self._renders_later_system:
-            # A template with one place for a system message.
+        # Of a template with one place for a system message.
+        merged = self._leading if self._leading > 1 and not self._renders_later_system else 1
+        messages = [
+            self._restorer.message(one, index - merged + 1) if isinstance(one, Assistant) else one
+            for index, one in enumerate(self._messages)
+        ]
+        if merged > 1:
             # Of parts, so that the instructions are still known among them.
-            texts = [message["content"] for message in messages[: self._leading]]
+            texts = [message["content"] for message in messages[:merged]]
             parts = [texts[0], *(_SYSTEM_SEPARATOR + text for text in texts[1:])]
-            messages[: self._leading] = [
-                {"role": "system", "content": [{"type": "text", "text": text} for text in parts]}
-            ]
+            messages[:merged] = [{"role": "system", "content": [{"type": "text", "text": text} for text in parts]}]
         return messages
 
     @cached_property
@@ -124,9 +133,7 @@ class Transcript:
             raise InvalidRequest(f"{where}.role: must be user, assistant, system or developer")
         text = text_of(item.content, f"{where}.content", self._dropped)
         if item.role == "assistant":
-            answer = self._answer_of(issued(item.id), Kind.TEXT, text)
-            if answer is not None:
-                answer.content.append(text)
+            self._answer_of(issued(item.id), Kind.TEXT, text).content.append(text)
         else:
             self._say("user" if item.role == "user" else "system", text)
 
@@ -139,41 +146,23 @@ class Transcript:
             known = stored.get("reasoning_content")
             text = known if isinstance(known, str) else ""
         answer = self._answer_of(said, Kind.REASONING, text)
-        if answer is not None and text:
+        if text:
             answer.reasoning.append(text)
 
     def _call(self, item: Call, text: str, *, custom: bool) -> None:
-        named = ToolName(item.name, item.namespace)
         # The id of a call leads to its answer too where it is ours, for clients that drop the item's.
-        said_by_call = issued_call(item.call_id)
-        said = issued(item.id) or said_by_call
-        answer = self._answer_of(said, Kind.CALL, item.call_id)
-        if answer is None:
-            return
-        function = self._tools.function_of(named)
-        # Most items say all that is stored; for the others the stored call is looked for.
-        unclear = custom or function not in self._tools.by_function or said_by_call is not None
-        sampled = self._sampled(said, named, text, custom=custom) if said is not None and unclear else None
-        answer.calls.append(
-            sampled
-            if sampled is not None
-            else {
-                "id": item.call_id,
-                "type": "function",
-                "function": {"name": function, "arguments": custom_arguments(text) if custom else text},
-            }
+        by_call = issued_call(item.call_id)
+        said = issued(item.id) or by_call
+        self._answer_of(said, Kind.CALL, item.call_id).calls.append(
+            SpelledCall(
+                call_id=item.call_id,
+                named=ToolName(item.name, item.namespace),
+                text=text,
+                custom=custom,
+                index=None if said is None else said.call,
+                issued=by_call is not None,
+            )
         )
-
-    def _sampled(self, said: Issued, named: ToolName, text: str, *, custom: bool) -> Mapping[str, Any] | None:
-        """The call as it was stored, where the item says nothing else."""
-        stored = None if said.call is None else stored_call(self._reading, said.response_id, said.call)
-        match stored:
-            case {"function": {"name": str(name), "arguments": str(arguments)}} if text == (
-                custom_input(arguments) if custom else arguments
-            ) and (name == self._tools.function_of(named) or self._tools.tool_of(name).named.name == named.name):
-                return stored
-            case _:
-                return None
 
     def _result(self, item: ResultItem, where: str) -> None:
         output = text_of(item.output, f"{where}.output", self._dropped)
@@ -191,6 +180,7 @@ class Transcript:
                 f"{where}: Item with id '{item_id}' not found. The session does not have it, or no longer: send the "
                 "item itself"
             )
+        self._named.append(said.response_id)
         answer = self._answers.get(said.response_id)
         if answer is None:
             self._name_stored(said.response_id, stored)
@@ -202,9 +192,11 @@ class Transcript:
         self._messages.append(answer)
         self._answers[response_id] = self._open = answer
 
-    def _answer_of(self, said: Issued | None, kind: Kind, text: str) -> Assistant | None:
-        """The message that an assistant's item belongs to; None where that is stored and has it already."""
+    def _answer_of(self, said: Issued | None, kind: Kind, text: str) -> Assistant:
+        """The message that an assistant's item belongs to."""
         response_id = None if said is None else said.response_id
+        if response_id is not None:
+            self._named.append(response_id)
         answer = self._answers.get(response_id) if response_id is not None else None
         if answer is None and self._open is not None and self._open.continued_by(response_id, kind, text):
             answer = self._open
@@ -218,4 +210,15 @@ class Transcript:
         answer.latest = kind
         # A result in between does not end what is named, but what follows without a name.
         self._open = answer
-        return None if answer.stored is not None else answer
+        return answer
+
+
+def _reference_of(item: Mapping[str, Any], where: str) -> str:
+    """The id that a reference has."""
+    said = shaped(item, Reference, where)
+    if any(value is not None for key, value in item.items() if key not in Reference.__struct_fields__):
+        # To overlook the rest of it would be to answer another conversation.
+        raise InvalidRequest(
+            f"{where}: a reference to an item has an id and nothing else, and an item that says something has its type"
+        )
+    return said.id

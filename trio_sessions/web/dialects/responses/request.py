@@ -20,6 +20,7 @@ from trio_sessions.web.dialects.responses.output import ResponseForm
 from trio_sessions.web.dialects.responses.shapes import Format, Request, SchemaFormat, TextConfig, ToolChoice
 from trio_sessions.web.dialects.responses.tools import ToolName, ToolTable, read_tools
 from trio_sessions.web.dialects.shapes import shaped
+from trio_sessions.web.dialects.stored import last_answered
 
 __all__ = ["ResponsesRequest", "read_request"]
 
@@ -42,7 +43,7 @@ class ResponsesRequest:
     Attributes:
         chat: as a chat request.
         stream: whether the client wants events.
-        extends: the turn that ``previous_response_id`` names.
+        extends: the turn that ``previous_response_id`` names, or else the last that the ids of items do.
         form: how the answer is to be spelled.
         dropped: what was left out.
     """
@@ -66,8 +67,9 @@ def read_request(body: bytes, reading: Reading) -> ResponsesRequest:
             raise InvalidRequest(sentence)
     dropped = Dropped()
     tools = read_tools(asked.tools or (), dropped)
-    extends = _extended(asked.previous_response_id, reading)
-    messages = _messages(asked, Transcript(reading, tools, dropped), extends)
+    previous = _previous(asked.previous_response_id, reading)
+    transcript = Transcript(reading, tools, dropped)
+    messages = _messages(asked, transcript, previous)
     if not messages:
         raise InvalidRequest("input must be a string or a list with at least one item")
     _note_not_honoured(asked, dropped)
@@ -83,13 +85,13 @@ def read_request(body: bytes, reading: Reading) -> ResponsesRequest:
     return ResponsesRequest(
         chat=ChatBody(fields=fields, messages=messages),
         stream=bool(asked.stream),
-        extends=extends,
+        extends=last_answered(reading, transcript.named) if previous is None else previous,
         form=form,
         dropped=dropped.texts(),
     )
 
 
-def _extended(response_id: str | None, reading: Reading) -> Checkpoint | None:
+def _previous(response_id: str | None, reading: Reading) -> Checkpoint | None:
     if response_id is None:
         return None
     checkpoint = reading.answered(response_id)
@@ -98,11 +100,11 @@ def _extended(response_id: str | None, reading: Reading) -> Checkpoint | None:
     return checkpoint
 
 
-def _messages(asked: Request, transcript: Transcript, extends: Checkpoint | None) -> Sequence[Mapping[str, Any]]:
+def _messages(asked: Request, transcript: Transcript, previous: Checkpoint | None) -> Sequence[Mapping[str, Any]]:
     # Nothing to say is nothing said.
     instructions = asked.instructions or None
-    if extends is not None:
-        transcript.extend_stored(_instructed(extends.path_messages(), instructions), extends)
+    if previous is not None:
+        transcript.extend_stored(_instructed(previous.path_messages(), instructions), previous)
     elif instructions is not None:
         transcript.add_system(instructions)
     if isinstance(asked.input, str):

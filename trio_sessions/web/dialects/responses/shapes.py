@@ -198,6 +198,7 @@ class ResultItem(msgspec.Struct, gc=False):
 
 
 class Reference(msgspec.Struct, gc=False):
-    """``item_reference``."""
+    """``item_reference``; it may come without a type."""
 
     id: str
+    type: str | None = None
