@@ -90,7 +90,8 @@ class Attempt:
         self._result = result
         self.ended_at = trio.current_time()
         if not self.is_answer:
-            self.owed = self._attended + self._joined
+            # Where all have left, the last of them comes again; those before it were its own earlier attempts.
+            self.owed = max(1, self._attended + self._joined)
         self.over.set()
         self._readied.set()
 
@@ -220,7 +221,7 @@ class SessionAttempts:
             attempt
             for attempt in self._attempts
             if attempt.ended_at is None
-            or (now < attempt.ended_at + self._window and not (attempt.key and attempt.owed))
+            or (now < attempt.ended_at + self._window and (attempt.is_answer or (attempt.owed and attempt.key is None)))
         ]
         ended = [attempt for attempt in self._attempts if attempt.ended_at is not None]
         for attempt in ended[: max(0, len(ended) - _MOST_KEPT)]:
