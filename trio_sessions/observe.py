@@ -75,7 +75,7 @@ class Metrics:
         self.rollbacks = Counter("trio_sessions_rollbacks", "Checkpoints discarded by retries.", registry=self.registry)
         self.undelivered = Counter(
             "trio_sessions_undelivered_turns",
-            "Committed turns whose client went away before it had the answer.",
+            "Answers of committed turns whose client went away before it had them; a retry may still get them.",
             registry=self.registry,
         )
         self.synthetic_tokens = Counter(

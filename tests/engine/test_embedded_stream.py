@@ -10,9 +10,13 @@ import pytest
 import trio
 
 from tests.engine.embedded_fixtures import WEATHER, body, engine, output
+from trio_sessions.core.completion import extract_completion
 from trio_sessions.core.stream import AnswerAssembler, EventSplitter
 from trio_sessions.engine.embedded import EmbeddedEngine, serve_engine
 from trio_sessions.engine.embedded.chunks import chunked_reply
+from trio_sessions.engine.embedded.desk import Desk
+from trio_sessions.engine.embedded.reply import EngineReply
+from trio_sessions.errors import BadEngineAnswer
 
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 REPLAY = {"return_routed_experts": True, "return_indexer_topk": True}
@@ -146,19 +150,34 @@ async def test_over_http_the_ids_are_those_of_the_answer_in_memory() -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    ["not-json", "not-object", "empty-choices", "no-choices", "no-meta", "no-logprobs", "nan-logprob", "disconnect"],
+    [
+        *("not-json", "not-object", "empty-choices", "no-choices", "no-meta", "no-logprobs", "count-mismatch"),
+        *("nan-logprob", "inf-logprob", "null-logprob", "bad-token-id", "bad-token-id:string"),
+    ],
 )
-async def test_a_fault_strikes_streams_too(fault: str) -> None:
+async def test_a_fault_of_the_answer_is_one_of_the_stream(fault: str) -> None:
+    reply = await Desk(engine()).answer("POST", "v1/chat/completions", body(**USAGE), fault_spec=fault)
+    assert isinstance(reply, EngineReply)
+    with pytest.raises(BadEngineAnswer):
+        extract_completion(json.dumps(assembled(reply.body)).encode())
+
+
+@pytest.mark.parametrize("fault", ["null-content", "null-message"])
+async def test_a_text_that_is_missing_leaves_the_ids(fault: str) -> None:
+    """In deltas null is no text, and no error."""
+    reply = await Desk(engine()).answer("POST", "v1/chat/completions", body(**USAGE), fault_spec=fault)
+    assert isinstance(reply, EngineReply)
+    answer = assembled(reply.body)
+    assert answer["choices"][0]["message"]["content"] == ""
+    assert len(output(answer)[0]) == answer["usage"]["completion_tokens"] > 0
+
+
+async def test_a_stream_can_break_off() -> None:
     async with trio.open_nursery() as nursery:
         url = await nursery.start(serve_engine, EmbeddedEngine(seed=5))
         async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
-            try:
-                reply = await client.post(
-                    "/v1/chat/completions", content=body(**USAGE), headers={"x-engine-fault": fault}
+            with pytest.raises(httpx.RemoteProtocolError):
+                await client.post(
+                    "/v1/chat/completions", content=body(**USAGE), headers={"x-engine-fault": "disconnect"}
                 )
-            except httpx.RemoteProtocolError:
-                assert fault == "disconnect"
-            else:
-                with pytest.raises(Exception, match="invalid chat completion stream"):
-                    assembled(reply.content)
         nursery.cancel_scope.cancel()

@@ -77,4 +77,5 @@ async def test_nothing_is_opened_once_it_is_settled(connection: Connection) -> N
             stream.begin(ChatEvents(), None)
             stream.offer(Delta("", "a"))
             assert not stream.settle()
+            await settle()
     assert connection.sent == []

@@ -462,7 +462,7 @@ class TestAnEngineThatGivesNoStreams:
 
             async def answer() -> None:
                 for asked_so_far in (3, 6):
-                    await until(lambda: len(served.engine.calls) == asked_so_far)  # noqa: B023 - run at once
+                    await until(lambda: (len(served.engine.calls), len(held.waiting)) == (asked_so_far, 3))  # noqa: B023
                     for call in held.waiting:
                         call.answer(chat_answer())
 

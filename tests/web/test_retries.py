@@ -180,7 +180,7 @@ class Flights:
     def __init__(self, served: Served, session: Session, held: HeldCalls, nursery: trio.Nursery) -> None:
         self.session, self.held = session, held
         self.replies: dict[str, httpx.Response] = {}
-        self._clients = {name: served.raw_client() for name in ("first", "second", "third")}
+        self._clients = {name: served.raw_client() for name in ("first", "second", "third", "fourth")}
         self._nursery = nursery
         self._scopes: dict[str, trio.CancelScope] = {}
 
@@ -274,6 +274,16 @@ async def test_what_one_of_two_clients_received_is_not_undelivered(flights: Flig
     assert "undelivered" not in await flights.session.metadata()
     metrics = flights.session.served.gateway.metrics
     assert metrics.registry.get_sample_value("trio_sessions_undelivered_turns_total") == 0
+
+
+async def test_a_retry_of_a_client_that_left_does_not_get_the_answer_of_another_sample(flights: Flights) -> None:
+    await flights.start("first", FIRST)
+    await flights.answer(chat_answer("one"))
+    await flights.start("second", FIRST)
+    await flights.leave("second")
+    await flights.start("third", AGAIN)
+    await flights.answer(chat_answer("two"))
+    assert content(flights.replies["third"]) == "two"
 
 
 async def test_all_get_the_failure_of_the_turn_they_joined(flights: Flights) -> None:

@@ -17,7 +17,7 @@ from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.service.failure import Failure
 from trio_sessions.service.replies import Reply
 
-__all__ = ["CountingDialect", "Dialect", "EventWriter", "Exchange", "Reading"]
+__all__ = ["AnswerWriter", "CountingDialect", "Dialect", "EventWriter", "Exchange", "Reading"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +63,20 @@ class EventWriter(Protocol):
         """The error event that ends the stream instead; after ``opening`` or a ``delta`` that was some."""
 
 
+class AnswerWriter(Protocol):
+    """Writes the answer to one request, as often as it is asked for; holds nothing of the conversation."""
+
+    @property
+    def response_id(self) -> str | None:
+        """The id that the client sees of the answer; None where it is the engine's."""
+
+    def reply(self, answer: EngineAnswer) -> Reply:
+        """The whole reply, not streamed; the answer's body is compact JSON without replay payloads."""
+
+    def events(self) -> EventWriter:
+        """Writes it as a stream."""
+
+
 class Exchange(Protocol):
     """One request in a dialect, and how its answer is written."""
 
@@ -75,10 +89,6 @@ class Exchange(Protocol):
         """Whether the client wants the answer as server-sent events."""
 
     @property
-    def response_id(self) -> str | None:
-        """The id that the client sees of the answer; None where it is the engine's."""
-
-    @property
     def extends(self) -> Checkpoint | None:
         """The turn that the request names as the one it extends."""
 
@@ -86,14 +96,9 @@ class Exchange(Protocol):
     def dropped(self) -> Sequence[str]:
         """What of the request cannot be honoured and was left out, a short text each; never what a message says."""
 
-    def with_response_id(self, response_id: str | None) -> Exchange:
-        """The same with the response id of an attempt that it repeats."""
-
-    def reply(self, answer: EngineAnswer) -> Reply:
-        """The whole reply, not streamed; the answer's body is compact JSON without replay payloads."""
-
-    def events(self) -> EventWriter:
-        """Writes the answer as a stream."""
+    @property
+    def writer(self) -> AnswerWriter:
+        """Writes the answer."""
 
 
 class Dialect(Protocol):

@@ -102,13 +102,12 @@ class Planner:
             ),
         )
         purpose = purpose_of(exchange.chat)
-        read = ReadRequest(
+        return ReadRequest(
             exchange=exchange,
             prepared=prepare_request(exchange.chat, self._policy),
             matcher=self._matcher or MATCHERS[dialect.matcher],
             caller=request.caller if purpose is None else replace(request.caller, purpose=purpose),
         )
-        return read if request.mark is None else replace(read, fingerprint=read.fingerprint_in(dialect.name))
 
     async def plan(self, session: Session, read: ReadRequest, *, size: int, settles: bool = True) -> Plan:
         """What becomes of a request, which the session is open for. The session's lock is held.

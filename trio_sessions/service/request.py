@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Protocol
+from typing import Final, Protocol
+
+import msgspec
 
 from trio_sessions.core import json
 from trio_sessions.core.caller import NOBODY, Caller
@@ -16,7 +18,10 @@ from trio_sessions.service.dialect import EventWriter, Exchange
 from trio_sessions.service.retries import RetryMark
 from trio_sessions.service.session import WaitsForDisconnect
 
-__all__ = ["ReadRequest", "TurnRequest", "Waiting"]
+__all__ = ["ReadRequest", "RequestIdentity", "TurnRequest", "Waiting"]
+
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NO_STREAM: Final = (b"", b"false", b"null")
 
 
 class Waiting(Protocol):
@@ -58,6 +63,36 @@ class TurnRequest:
     gone: WaitsForDisconnect | None = None
     waiting: Waiting | None = None
 
+    def identity(self, dialect: str) -> RequestIdentity:
+        """What tells it from others, in that dialect: all that it says, and nothing of what a session makes of it."""
+        stream = False
+        fingerprint = blake2b(json.encode((dialect, self.query, self.caller.to_json())), digest_size=16)
+        try:
+            fields = _fields_decoder.decode(self.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            # It will be refused; its retry will be too.
+            fingerprint.update(self.body)
+        else:
+            stream = bytes(fields.pop("stream", b"")) not in _NO_STREAM
+            fields.pop("stream_options", None)
+            for name, value in fields.items():
+                fingerprint.update(json.encode(name))
+                fingerprint.update(value)
+        return RequestIdentity(fingerprint.digest(), stream)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestIdentity:
+    """What retries of a request have in common, and what not.
+
+    Attributes:
+        fingerprint: a hash of all that is asked for, whether as a stream or not.
+        stream: whether a stream is asked for.
+    """
+
+    fingerprint: bytes
+    stream: bool
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadRequest:
@@ -68,25 +103,9 @@ class ReadRequest:
         prepared: what goes to the engine, still without a prompt.
         matcher: decides whether it repeats what is stored.
         caller: who made it, and what for.
-        fingerprint: a hash of all that is asked for, where the request may be retried.
     """
 
     exchange: Exchange
     prepared: PreparedRequest
     matcher: Matcher
     caller: Caller
-    fingerprint: bytes | None = None
-
-    def fingerprint_in(self, dialect: str) -> bytes:
-        """A hash of all that is asked for, in that dialect, whether as a stream or not."""
-        extends = self.exchange.extends
-        asked = (
-            dialect,
-            self.caller.to_json(),
-            self.prepared.fields,
-            self.prepared.template_kwargs,
-            None if extends is None else extends.response_id,
-        )
-        fingerprint = blake2b(json.encode(asked), digest_size=16)
-        fingerprint.update(self.prepared.spelled_messages or json.encode(list(self.prepared.messages)))
-        return fingerprint.digest()

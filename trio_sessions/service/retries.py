@@ -6,8 +6,9 @@ continuations of one prompt are sampled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -15,6 +16,7 @@ import trio
 from trio_sessions.core.history import Checkpoint
 from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.errors import InvalidRequest
+from trio_sessions.service.dialect import AnswerWriter
 
 __all__ = ["Attempt", "AttemptResult", "RetryMark", "SessionAttempts"]
 
@@ -49,35 +51,79 @@ class AttemptResult:
     committed: Checkpoint | None = None
 
 
-@dataclass(slots=True, eq=False)
 class Attempt:
     """One attempt at a request, which later ones may join.
 
-    Attributes:
+    Args:
         fingerprint: of what it asks for.
         key: from its mark.
-        response_id: the id that its client sees of the answer; None where it is the engine's.
-        abandoned: whether its client went away while nobody else waited: it ends soon, one way or the other.
-        joined: how many requests wait for it beside its own.
-        unattended: set while nobody waits for it beside its own client.
+
+    Attributes:
         over: set once it has ended.
-        owed: how many of those who waited were told that it failed, and have not come again yet.
         ended_at: trio's time when it ended.
+        abandoned: whether its client went away while nobody else waited: it ends soon, one way or the other.
+        owed: how many of those who waited for it were told that it failed, and have not come again yet.
     """
 
-    fingerprint: bytes
-    key: str | None
-    response_id: str | None = None
-    abandoned: bool = False
-    joined: int = 0
-    unattended: trio.Event = field(default_factory=trio.Event)
-    over: trio.Event = field(default_factory=trio.Event)
-    owed: int = 0
-    ended_at: float | None = None
-    _result: AttemptResult | Exception | None = None
+    def __init__(self, fingerprint: bytes, key: str | None) -> None:
+        self.fingerprint = fingerprint
+        self.key = key
+        self.over = trio.Event()
+        self.ended_at: float | None = None
+        self.abandoned = False
+        self.owed = 0
+        self._attended = True
+        self._joined = 0
+        self._unattended = trio.Event()
+        self._unattended.set()
+        self._writer: AnswerWriter | None = None
+        self._readied = trio.Event()
+        self._result: AttemptResult | Exception | None = None
 
-    def __post_init__(self) -> None:
-        self.unattended.set()
+    def is_answered_by(self, writer: AnswerWriter) -> None:
+        """The request was read: ``writer`` writes its answer, for all who wait for it."""
+        self._writer = writer
+        self._readied.set()
+
+    def end(self, result: AttemptResult | Exception) -> None:
+        """It has ended, for all who wait for it."""
+        self._result = result
+        self.ended_at = trio.current_time()
+        if not self.is_answer:
+            # Where all have left, the last of them comes again; those before it were its own earlier attempts.
+            self.owed = max(1, self._attended + self._joined)
+        self.over.set()
+        self._readied.set()
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether it ended with an answer that is recorded, and can be given again."""
+        return isinstance(self._result, AttemptResult) and self._result.committed is not None
+
+    @contextmanager
+    def joined_by_another(self) -> Iterator[None]:
+        """Somebody else waits for it: it goes on when its own client leaves."""
+        if not self._joined:
+            self._unattended = trio.Event()
+        self._joined += 1
+        try:
+            yield
+        finally:
+            self._joined -= 1
+            if not self._joined:
+                self._unattended.set()
+
+    async def writer(self) -> AnswerWriter:
+        """What writes the answer, once the request was read.
+
+        Raises:
+            Exception: as the attempt itself.
+        """
+        await self._readied.wait()
+        if self._writer is None:
+            await self.outcome()
+            raise AssertionError("an attempt that was never read has failed")
+        return self._writer
 
     async def outcome(self) -> AttemptResult:
         """How it ended, once it has.
@@ -85,15 +131,7 @@ class Attempt:
         Raises:
             Exception: as the attempt itself.
         """
-        if not self.joined:
-            self.unattended = trio.Event()
-        self.joined += 1
-        try:
-            await self.over.wait()
-        finally:
-            self.joined -= 1
-            if not self.joined:
-                self.unattended.set()
+        await self.over.wait()
         if isinstance(self._result, AttemptResult):
             return self._result
         assert self._result is not None
@@ -101,18 +139,11 @@ class Attempt:
         raise self._result.with_traceback(None)
 
     async def left_alone(self) -> None:
-        """Returns when nobody waits for it any more, besides its own client."""
-        while self.joined:
-            await self.unattended.wait()
+        """Its own client has gone; returns when nobody else waits for it any more."""
+        self._attended = False
+        while self._joined:
+            await self._unattended.wait()
         self.abandoned = True
-
-    def end(self, result: AttemptResult | Exception) -> None:
-        """It has ended, for all who wait for it."""
-        self._result = result
-        self.ended_at = trio.current_time()
-        if isinstance(result, Exception) or result.answer.status != 200:
-            self.owed = 1 + self.joined
-        self.over.set()
 
 
 class SessionAttempts:
@@ -139,9 +170,9 @@ class SessionAttempts:
             found = self._find(mark, fingerprint)
         return found
 
-    def begin(self, mark: RetryMark, fingerprint: bytes, *, response_id: str | None) -> Attempt:
+    def begin(self, mark: RetryMark, fingerprint: bytes) -> Attempt:
         """A new attempt, which ends with ``end``."""
-        attempt = Attempt(fingerprint=fingerprint, key=mark.key, response_id=response_id)
+        attempt = Attempt(fingerprint, mark.key)
         self._attempts.append(attempt)
         return attempt
 
@@ -150,13 +181,16 @@ class SessionAttempts:
         repeats it is a new attempt.
         """
         attempt.end(result)
+        # In the order in which they ended.
+        self._attempts.remove(attempt)
+        self._attempts.append(attempt)
         self._forget_old()
 
     def _find(self, mark: RetryMark, fingerprint: bytes) -> Attempt | None:
         self._forget_old()
         if mark.key is not None:
             for attempt in self._attempts:
-                if attempt.key == mark.key and not attempt.owed:
+                if attempt.key == mark.key:
                     if attempt.fingerprint != fingerprint:
                         raise InvalidRequest(
                             "the idempotency-key was used for another request of this session; a retry sends the same "
@@ -167,7 +201,7 @@ class SessionAttempts:
             return None
         return self._likeliest([attempt for attempt in self._attempts if attempt.fingerprint == fingerprint])
 
-    def _likeliest(self, same: Iterable[Attempt]) -> Attempt | None:
+    def _likeliest(self, same: Sequence[Attempt]) -> Attempt | None:
         """Whose retry it is, where nothing but the request tells: of several samples of one prompt each has its own.
 
         One that failed comes again as a rule, and gets a turn of its own, not the answer of another. Then one that
@@ -187,7 +221,7 @@ class SessionAttempts:
             attempt
             for attempt in self._attempts
             if attempt.ended_at is None
-            or (now < attempt.ended_at + self._window and not (attempt.key and attempt.owed))
+            or (now < attempt.ended_at + self._window and (attempt.is_answer or (attempt.owed and attempt.key is None)))
         ]
         ended = [attempt for attempt in self._attempts if attempt.ended_at is not None]
         for attempt in ended[: max(0, len(ended) - _MOST_KEPT)]:

@@ -38,7 +38,7 @@ from trio_sessions.errors import (
 )
 from trio_sessions.observe import Metrics, TurnOutcome
 from trio_sessions.service.ask import EngineAsker
-from trio_sessions.service.dialect import Dialect, EventWriter, Exchange
+from trio_sessions.service.dialect import AnswerWriter, Dialect, EventWriter
 from trio_sessions.service.failure import engine_failure
 from trio_sessions.service.offload import Offloader
 from trio_sessions.service.plan import Plan, Planner
@@ -225,22 +225,21 @@ class TurnPipeline:
     async def _turn(self, turn: _Turn) -> _Ended:
         began = trio.current_time()
         size = json.weight(turn.request.body)
-        read = await self._offload_json(lambda: self._planner.read(turn.session, turn.request, turn.dialect), size=size)
-        if read.exchange.dropped:
-            turn.log.info("left out of the request", dropped=read.exchange.dropped)
         mark = turn.request.mark
         if mark is None:
-            return await self._sample(turn, read, size=size, began=began)
-        assert read.fingerprint is not None
+            return await self._sample(turn, await self._read(turn, size=size), size=size, began=began)
+        identity = await self._offload_json(lambda: turn.request.identity(turn.dialect.name), size=size)
         turn.session.ensure_open()
         attempts = turn.session.attempts
         # Between finding none and beginning one nothing is awaited, so that no two begin the same.
-        earlier = await attempts.find(mark, read.fingerprint)
+        earlier = await attempts.find(mark, identity.fingerprint)
         if earlier is not None:
-            return _Ended("repeated", await self._repeat(turn, read.exchange, earlier))
-        turn.attempt = attempts.begin(mark, read.fingerprint, response_id=read.exchange.response_id)
+            return _Ended("repeated", await self._repeat(turn, earlier, stream=identity.stream))
+        turn.attempt = attempts.begin(mark, identity.fingerprint)
         result: AttemptResult | Exception = TurnCancelled("the turn that this request repeats was cancelled: try again")
         try:
+            read = await self._read(turn, size=size)
+            turn.attempt.is_answered_by(read.exchange.writer)
             ended = await self._sample(turn, read, size=size, began=began)
             assert ended.result is not None
             result = ended.result
@@ -251,18 +250,28 @@ class TurnPipeline:
             attempts.end(turn.attempt, result)
         return replace(ended, reply=replace(ended.reply, shared=True))
 
-    async def _repeat(self, turn: _Turn, exchange: Exchange, earlier: Attempt) -> TurnReply:
-        """The answer of an earlier attempt, once it is there, for the client of this one."""
+    async def _read(self, turn: _Turn, *, size: int) -> ReadRequest:
+        read = await self._offload_json(lambda: self._planner.read(turn.session, turn.request, turn.dialect), size=size)
+        if read.exchange.dropped:
+            turn.log.info("left out of the request", dropped=read.exchange.dropped)
+        return read
+
+    async def _repeat(self, turn: _Turn, earlier: Attempt, *, stream: bool) -> TurnReply:
+        """The answer of an earlier attempt, once it is there, for the client of this one.
+
+        The request is not read again: what it refers to may be gone since then.
+        """
         turn.log.info("a retry gets the answer of the turn it repeats", waits=not earlier.over.is_set())
-        exchange = exchange.with_response_id(earlier.response_id)
-        writer = exchange.events() if exchange.stream else None
-        result, opened = await self._keep_waiting(turn, writer, None, earlier.outcome)
+        with earlier.joined_by_another():
+            writer = await earlier.writer()
+            events = writer.events() if stream else None
+            result, opened = await self._keep_waiting(turn, events, None, earlier.outcome)
         answer = result.answer
         reply = await self._offload_json(
             lambda: (
-                _reply(exchange, writer, answer)
+                _reply(writer, events, answer)
                 if answer.status == 200
-                else _refusal(answer, turn.dialect, writer if opened else None)
+                else _refusal(answer, turn.dialect, events if opened else None)
             ),
             size=json.weight(answer.body),
         )
@@ -270,33 +279,33 @@ class TurnPipeline:
 
     async def _sample(self, turn: _Turn, read: ReadRequest, *, size: int, began: float) -> _Ended:
         """A turn of its own, which began at trio's time ``began``."""
-        session, exchange, log = turn.session, read.exchange, turn.log
+        session, writer, log = turn.session, read.exchange.writer, turn.log
         async with session.locked():
             session.ensure_open()
             plan = await self._planner.plan(session, read, size=size)
         prompt = plan.request.input_ids
-        writer = exchange.events() if exchange.stream else None
+        events = writer.events() if read.exchange.stream else None
         remaining = self._remaining(len(prompt))
         ask = partial(
             self._asker.ask,
             session.id,
             turn.request,
             plan.request,
-            pass_on=None if writer is None or turn.request.waiting is None else turn.request.waiting.offer,
+            pass_on=None if events is None or turn.request.waiting is None else turn.request.waiting.offer,
             size=size,
         )
-        asked, opened = await self._keep_waiting(turn, writer, remaining, ask)
+        asked, opened = await self._keep_waiting(turn, events, remaining, ask)
         answer, plan = asked.answer, replace(plan, request=asked.request)
         self._metrics.engine_seconds.observe(asked.engine_seconds)
         if answer.status != 200:
             log.warning("the engine refused the turn", status=answer.status)
             reply = await self._offload_json(
-                lambda: _refusal(answer, turn.dialect, writer if opened else None), size=json.weight(answer.body)
+                lambda: _refusal(answer, turn.dialect, events if opened else None), size=json.weight(answer.body)
             )
             return _Ended("engine_error", TurnReply(reply), AttemptResult(answer))
         hollow = await self._offload_json(partial(hollow_answer, answer.body), size=_weight_to_skip(answer.body))
         digest = await self._offload_json(
-            lambda: _digest(answer, hollow, exchange, writer, prompt), size=json.weight(hollow)
+            lambda: _digest(answer, hollow, writer, events, prompt), size=json.weight(hollow)
         )
 
         # Larger than what the engine is sent can only be the spelling of white space, which is not to be kept.
@@ -329,13 +338,13 @@ class TurnPipeline:
         )
 
     async def _keep_waiting(
-        self, turn: _Turn, writer: EventWriter | None, remaining: int | None, until: Callable[[], Awaitable[_T]]
+        self, turn: _Turn, events: EventWriter | None, remaining: int | None, until: Callable[[], Awaitable[_T]]
     ) -> tuple[_T, bool]:
         """What ``until`` returns, and whether the client's stream was opened meanwhile."""
         waiting = turn.request.waiting
-        if writer is None or waiting is None:
+        if events is None or waiting is None:
             return await until(), False
-        waiting.begin(writer, remaining)
+        waiting.begin(events, remaining)
         result = await until()
         return result, waiting.settle()
 
@@ -407,11 +416,11 @@ def _shared_fields(plan: Plan) -> bytes:
     return base.record.request_fields if base is not None and base.record.request_fields == fields else fields
 
 
-def _reply(exchange: Exchange, writer: EventWriter | None, bare: EngineAnswer) -> Reply:
-    if writer is None:
-        return exchange.reply(bare)
+def _reply(writer: AnswerWriter, events: EventWriter | None, bare: EngineAnswer) -> Reply:
+    if events is None:
+        return writer.reply(bare)
     # The engine's headers describe its JSON body, not this one.
-    return Reply(status=200, headers=STREAM_HEADERS, body=writer.finish(bare))
+    return Reply(status=200, headers=STREAM_HEADERS, body=events.finish(bare))
 
 
 def _refusal(answer: EngineAnswer, dialect: Dialect, opened: EventWriter | None) -> Reply:
@@ -422,7 +431,7 @@ def _refusal(answer: EngineAnswer, dialect: Dialect, opened: EventWriter | None)
 
 
 def _digest(
-    answer: EngineAnswer, hollow: bytes, exchange: Exchange, writer: EventWriter | None, prompt: TokenIds
+    answer: EngineAnswer, hollow: bytes, writer: AnswerWriter, events: EventWriter | None, prompt: TokenIds
 ) -> _Digest:
     completion = extract_completion(hollow, prompt=prompt)
     try:
@@ -430,9 +439,9 @@ def _digest(
     except json.InvalidJSON as error:
         raise BadEngineAnswer(f"invalid chat completion response: {error}") from error
     bare = EngineAnswer(status=answer.status, headers=answer.headers, body=split.bare)
-    if exchange.response_id is not None:
-        completion = msgspec.structs.replace(completion, response_id=exchange.response_id)
-    return _Digest(completion=completion, bare=bare, response=split.whole, reply=_reply(exchange, writer, bare))
+    if writer.response_id is not None:
+        completion = msgspec.structs.replace(completion, response_id=writer.response_id)
+    return _Digest(completion=completion, bare=bare, response=split.whole, reply=_reply(writer, events, bare))
 
 
 def _harmless(error: SessionError) -> dict[str, str]:

@@ -132,9 +132,9 @@ def test_messages(course: Course, thinking: bool) -> None:
 def test_responses(course: Course, encrypted: bool) -> None:
     include = {"include": ["reasoning.encrypted_content"]} if encrypted else {}
     exchange = responses.read({"input": "hi", "tools": TOOLS, "model": "m", **include})
-    whole = json.loads(exchange.reply(course.answer).body)
+    whole = json.loads(exchange.writer.reply(course.answer).body)
     Response.model_validate(whole)
-    writer = exchange.events()
+    writer = exchange.writer.events()
     events = responses.events_of(course.begin(writer) + writer.finish(course.answer))
     for number, event in enumerate(events):
         assert EVENT.validate_python(event).type == event["type"]
@@ -151,7 +151,7 @@ WRITERS = {
     "chat": ChatEvents,
     "messages": lambda: MessagesEvents(messages.FRAME),
     "quiet messages": lambda: MessagesEvents(messages.QUIET),
-    "responses": lambda: responses.read({"input": "hi"}).events(),
+    "responses": lambda: responses.read({"input": "hi"}).writer.events(),
 }
 
 
@@ -217,7 +217,7 @@ def test_each_part_begins_and_ends_once() -> None:
     course = Course(
         chat_answer(message=message), None, [Delta("h"), Delta("m"), Delta("", "o"), None, Delta("", "k"), Delta()]
     )
-    writer = responses.read({"input": "hi"}).events()
+    writer = responses.read({"input": "hi"}).writer.events()
     events = responses.events_of(course.begin(writer) + writer.finish(course.answer))
     assert [event["type"].removeprefix("response.") for event in events] == [
         *("created", "in_progress"),

@@ -117,7 +117,7 @@ def check_reading(body: Any, roles: frozenset[str] = frozenset({"user"})) -> Non
     assert all(isinstance(reason, str) for reason in exchange.dropped)
     # What is repeated to the client and what goes on to the engine can be written.
     wire.encode([dict(exchange.chat.fields), list(exchange.chat.messages)])
-    assert json.loads(exchange.reply(answer("ok")).body)["id"] == exchange.response_id
+    assert json.loads(exchange.writer.reply(answer("ok")).body)["id"] == exchange.writer.response_id
 
 
 @given(st.binary(max_size=60) | VALUES.map(wire.encode))
@@ -192,9 +192,9 @@ def _at(items: list[dict[str, Any]], event: Mapping[str, Any]) -> dict[str, Any]
 def test_a_stream_says_what_the_answer_says(sampled: Any, signs: int | None, encrypted: bool) -> None:
     include = {"include": ["reasoning.encrypted_content"]} if encrypted else {}
     exchange = read({"input": "hi", "tools": TOOLS, "model": "m", **include})
-    whole = json.loads(exchange.reply(sampled).body)
+    whole = json.loads(exchange.writer.reply(sampled).body)
     Response.model_validate(whole)
-    writer = exchange.events()
+    writer = exchange.writer.events()
     stream = b"" if signs is None else writer.opening() + b"".join(writer.keep_alive() for _ in range(signs))
     events = events_of(stream + writer.finish(sampled))
     for number, event in enumerate(events):
@@ -211,7 +211,7 @@ def test_a_stream_says_what_the_answer_says(sampled: Any, signs: int | None, enc
 def test_what_was_answered_is_read_as_what_was_sampled(sampled: Any) -> None:
     """As far as items can say it: calls without ids get some, and input that is not in arguments is put there."""
     asked = {"input": "hi", "tools": TOOLS}
-    output = json.loads(read(asked).reply(sampled).body)["output"]
+    output = json.loads(read(asked).writer.reply(sampled).body)["output"]
     [_, again] = read({"input": [{"role": "user", "content": "hi"}, *output], "tools": TOOLS}).chat.messages
     said = json.loads(sampled.body)["choices"][0]["message"]
     assert again["role"] == "assistant"
@@ -234,7 +234,7 @@ def test_what_was_answered_is_read_as_what_was_sampled(sampled: Any) -> None:
     )
 )
 def test_a_broken_stream_ends_with_an_event_of_the_sdk(failure: Failure) -> None:
-    writer = read({"input": "hi"}).events()
+    writer = read({"input": "hi"}).writer.events()
     events = events_of(writer.opening() + writer.broken(failure))
     assert [EVENT.validate_python(event).type for event in events][-1] == "response.failed"
     error = events[-1]["response"]["error"]

@@ -63,13 +63,19 @@ class ChatExchange:
 
     chat: ChatBody
     stream: bool
-    response_id: str | None = None
     extends: Checkpoint | None = None
     dropped: Sequence[str] = ()
 
-    def with_response_id(self, response_id: str | None) -> ChatExchange:
-        """The same: answers keep the engine's id."""
-        return self
+    @property
+    def writer(self) -> ChatWriter:
+        """The same for all requests."""
+        return _WRITER
+
+
+class ChatWriter:
+    """See ``trio_sessions.service.dialect.AnswerWriter``."""
+
+    response_id: Final = None
 
     def reply(self, answer: EngineAnswer) -> Reply:
         """The engine's JSON object."""
@@ -78,6 +84,9 @@ class ChatExchange:
     def events(self) -> ChatEvents:
         """One chunk and the end mark."""
         return ChatEvents()
+
+
+_WRITER: Final = ChatWriter()
 
 
 class ChatEvents:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from trio_sessions.core.history import Checkpoint
@@ -35,7 +35,10 @@ class MessagesDialect:
             stream=request.stream,
             extends=request.extends,
             dropped=request.dropped,
-            frame=Frame(response_id=f"msg_{reading.new_id()}", model=request.model, thinking=request.thinking),
+            writer=MessagesWriter(
+                # Drawn here: a stream may begin before the engine has answered.
+                Frame(response_id=f"msg_{reading.new_id()}", model=request.model, thinking=request.thinking)
+            ),
         )
 
     def failed(self, failure: Failure) -> Reply:
@@ -55,22 +58,25 @@ class MessagesDialect:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MessagesExchange:
-    """See ``trio_sessions.service.dialect.Exchange``; ``frame`` is what is known of the answer."""
+    """See ``trio_sessions.service.dialect.Exchange``."""
 
     chat: ChatBody
     stream: bool
     dropped: Sequence[str]
-    frame: Frame
+    writer: MessagesWriter
     extends: Checkpoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesWriter:
+    """See ``trio_sessions.service.dialect.AnswerWriter``; ``frame`` is what is known of the answer."""
+
+    frame: Frame
 
     @property
     def response_id(self) -> str:
-        """Drawn here: a stream may begin before the engine has answered."""
+        """Ours."""
         return self.frame.response_id
-
-    def with_response_id(self, response_id: str | None) -> MessagesExchange:
-        """The same with the response id of an attempt that it repeats."""
-        return self if response_id is None else replace(self, frame=replace(self.frame, response_id=response_id))
 
     def reply(self, answer: EngineAnswer) -> Reply:
         """The message."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from trio_sessions.core.history import Checkpoint
@@ -17,7 +17,7 @@ from trio_sessions.service.replies import Reply, json_reply
 from trio_sessions.web.dialects.answer import ChatAnswer
 from trio_sessions.web.dialects.errors import openai_error, settled_status
 from trio_sessions.web.dialects.responses.events import ResponseEvents
-from trio_sessions.web.dialects.responses.ids import ItemIds
+from trio_sessions.web.dialects.responses.output import ResponseForm
 from trio_sessions.web.dialects.responses.request import ResponsesRequest, read_request
 
 __all__ = ["ResponsesDialect", "ResponsesExchange"]
@@ -59,11 +59,6 @@ class ResponsesExchange:
         return self.request.stream
 
     @property
-    def response_id(self) -> str:
-        """Ours: the stream says it before the engine could."""
-        return self.request.form.ids.response
-
-    @property
     def extends(self) -> Checkpoint | None:
         """The turn that ``previous_response_id`` names, or else the last that the ids of items do."""
         return self.request.extends
@@ -73,21 +68,30 @@ class ResponsesExchange:
         """What was left out."""
         return self.request.dropped
 
-    def with_response_id(self, response_id: str | None) -> ResponsesExchange:
-        """The same with the response id of an attempt that it repeats."""
-        if response_id is None:
-            return self
-        form = replace(self.request.form, ids=ItemIds(response_id.removeprefix("resp_")))
-        return replace(self, request=replace(self.request, form=form))
+    @property
+    def writer(self) -> ResponsesWriter:
+        """Writes the answer in the request's own form."""
+        return ResponsesWriter(self.request.form)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesWriter:
+    """See ``trio_sessions.service.dialect.AnswerWriter``; ``form`` is how the answer is spelled."""
+
+    form: ResponseForm
+
+    @property
+    def response_id(self) -> str:
+        """Ours: the stream says it before the engine could."""
+        return self.form.ids.response
 
     def reply(self, answer: EngineAnswer) -> Reply:
         """A Response object."""
-        response = self.request.form.answered(ChatAnswer.of(answer))
-        return json_reply(response, headers=beside_own_body(answer.headers))
+        return json_reply(self.form.answered(ChatAnswer.of(answer)), headers=beside_own_body(answer.headers))
 
     def events(self) -> ResponseEvents:
         """The events that make it."""
-        return ResponseEvents(self.request.form)
+        return ResponseEvents(self.form)
 
 
 def _error(failure: Failure, headers: Headers = ()) -> Reply:
