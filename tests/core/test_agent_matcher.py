@@ -305,6 +305,7 @@ BY_AGENT = {
         ),
         (SILENT, like(SILENT, reasoning_content=None, content="<think>\nThey want a.\n\n</think>")),
         (with_arguments("cut {"), with_arguments('{"INVALID_JSON":"cut {"}')),
+        (with_arguments(" "), with_arguments('{"INVALID_JSON":" "}')),
     ],
     "langchain": [
         (

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.core import PATIENT, traced_memory
 from tests.core.test_history import assistant, checkpoint_of, user
-from trio_sessions.core.history import MAX_NODES, TreeHistory, path_of
+from trio_sessions.core.history import MAX_NODES, Preference, TreeHistory, path_of
 from trio_sessions.core.matchers import role_content_only, strict
 from trio_sessions.errors import MatcherFailed, NodeCapReached
 
@@ -112,6 +112,23 @@ def test_the_deepest_of_several_and_of_those_the_latest():
     # A node is entered only when all of its messages are repeated.
     assert tree.attach([user("q"), assistant("a"), user("r"), assistant("b")], strict).base is root
     assert tree.attach([user("other")], strict).base is None
+
+
+def test_of_twins_the_one_that_is_named_or_is_behind_that():
+    tree = TreeHistory()
+    twins = [grow(tree, "q") for _ in range(2)]
+    request = [user("q"), assistant("a"), user("r"), assistant("a"), user("s")]
+    children = []
+    for twin in twins:
+        attachment = tree.attach(request[:3], strict, Preference(extends=twin))
+        assert attachment.base is twin
+        children.append(tree.commit(attachment, checkpoint_of(attachment, assistant("a"))))
+    for twin, child in zip(twins, children, strict=True):
+        assert tree.attach(request, strict, Preference(extends=child)).base is child
+        # Not all that comes back is named.
+        assert tree.attach(request, strict, Preference(extends=twin)).base is child
+    # To be named is not to be repeated.
+    assert tree.attach([user("other")], strict, Preference(extends=twins[0])).base is None
 
 
 def test_a_shorter_twin_of_a_deeper_path_does_not_hide_it():

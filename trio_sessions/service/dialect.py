@@ -90,7 +90,7 @@ class Exchange(Protocol):
 
     @property
     def extends(self) -> Checkpoint | None:
-        """The turn that the request names as the one it extends."""
+        """The turn that the request names as the one it extends, in one way or another."""
 
     @property
     def dropped(self) -> Sequence[str]:

@@ -105,6 +105,30 @@ async def test_an_id_that_was_issued_in_another_session_stays_as_it_is(serve: Se
     assert [one["tool_call_id"] for one in returned] == [use.id for use in uses]
 
 
+async def test_calls_attach_to_their_answer_among_siblings(serve: Serve) -> None:
+    """Two samples of a prompt that say the same, with ids that are issued here: they lead to the answer."""
+    same = calling(["", "c", "c"])
+    session = await (await serve(ScriptedEngine(otherwise=same), mode="tree")).session()
+    async with agent_in(session) as talking:
+        first, _ = [await talking.create("go", tools=TOOLS) for _ in range(2)]
+        items = without_ids(first.output)
+        results = [
+            {"type": "function_call_output", "call_id": item["call_id"], "output": "r"}
+            for item in items
+            if "call_id" in item
+        ]
+        await talking.create([user("go"), *items, *results], tools=TOOLS)
+    async with sdk(session) as client:
+        message = (await client.messages.create(**asked("do", tools=MESSAGES_TOOLS))).content
+        await client.messages.create(**asked("do", tools=MESSAGES_TOOLS))
+        uses: list[Any] = [block for block in message if block.type == "tool_use"]
+        returned = [{"type": "tool_result", "tool_use_id": use.id, "content": "r"} for use in uses]
+        history = [user("do"), {"role": "assistant", "content": message}, {"role": "user", "content": returned}]
+        await client.messages.create(**asked(messages=history, tools=MESSAGES_TOOLS))
+    nodes = (await session.metadata())["tree"]["nodes"]
+    assert [node["parent"] for node in nodes] == [None, None, 0, None, None, 3]
+
+
 @PATIENT
 @given(st.lists(st.sampled_from(["", "c", "d", "e"]), max_size=8))
 def test_of_any_calls(ids: list[str]) -> None:

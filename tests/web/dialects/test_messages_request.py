@@ -296,6 +296,8 @@ class TestFields:
         (b'{"messages":[{"role":"tool","content":"a"}]}', "messages[0].role: must be user, assistant or system"),
         (b'{"messages":[{"role":"user","content":5}]}', "messages[0].content: expected `str | array`, got `int`"),
         (b'{"messages":[{"role":"user","content":"a"}],"max_tokens":"5"}', "max_tokens: expected `int | null`"),
+        (b'{"messages":[{"role":"user","content":"a"}],"max_tokens":true}', "max_tokens: expected `int | null`"),
+        (b'{"messages":[{"role":"user","content":"a"}],"max_tokens":5.5}', "max_tokens: expected `int | null`"),
         (b'{"messages":[{"role":"user","content":"a"}],"stop_sequences":[1]}', "stop_sequences[0]: expected `str`"),
         (b'{"messages":[{"role":"user","content":"a"}],"tools":[1]}', "tools[0]: expected `object`, got `int`"),
         (

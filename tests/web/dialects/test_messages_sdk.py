@@ -34,6 +34,7 @@ ANSWERS = {
     "calls": answer("", None, '{"city": "Zürich"}', '{"city": "Łódź", "days": 2}'),
     "everything": answer("ok", "hm", '{"city": "a"}', "{}"),
     "arguments that are none": answer("", None, '{"city": '),
+    "arguments of white space": answer("", None, " ", "\n", "\u00a0"),
 }
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -358,6 +361,39 @@ def test_a_name_that_is_there_twice_is_the_first_of_them() -> None:
     assert exchange.chat.messages[1]["tool_calls"][0]["function"]["name"] == "run"
 
 
+def test_the_work_of_naming_tools_grows_with_their_number_alone() -> None:
+    """Many of one name, and some that have the names that are then tried."""
+
+    def work(number: int) -> int:
+        tools = [{**FUNCTION, "name": "run"}] * number + [{**FUNCTION, "name": f"run_{2 * at}"} for at in range(number)]
+        names = []
+        lines = lines_run(lambda: names.extend(read({"input": "q", "tools": tools}).chat.fields["tools"]))
+        assert len({one["function"]["name"] for one in names}) == 2 * number
+        return lines
+
+    assert work(400) < 3 * work(200)
+
+
+def lines_run(doing: Callable[[], object]) -> int:
+    """How many lines of the package are run."""
+    lines = 0
+
+    def count(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal lines
+        if not frame.f_globals.get("__name__", "").startswith("trio_sessions."):
+            return None
+        lines += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        doing()
+    finally:
+        sys.settrace(before)
+    return lines
+
+
 def test_custom_calls_are_calls_with_an_input() -> None:
     asked = {"type": "custom_tool_call", "call_id": "c0", "name": "patch", "input": '*** "é"'}
     output = {"type": "custom_tool_call_output", "call_id": "c0", "output": "done"}
@@ -413,6 +449,19 @@ WRONG: list[tuple[Any, str]] = [
     ({"input": [{"type": "item_reference"}]}, "input[0]: object missing required field `id`"),
     ({"input": [{"type": "item_reference", "id": "msg_1"}]}, f"input[0]: Item with id 'msg_1'{FOUND_NO_ITEM}"),
     ({"input": [{"id": "rs_" + "0" * 32}]}, f"input[0]: Item with id 'rs_{'0' * 32}'{FOUND_NO_ITEM}"),
+    (
+        {"input": [user("q"), {"id": "fc_1", "call_id": "c0", "name": "run", "arguments": "{}"}]},
+        "input[1]: a reference to an item has an id and nothing else, and an item that says something has its type",
+    ),
+    (
+        {"input": [{"type": "item_reference", "id": "msg_1", "content": "a"}]},
+        "input[0]: a reference to an item has an id and nothing else",
+    ),
+    # What says nothing is not there.
+    (
+        {"input": [{"type": "item_reference", "id": "msg_1", "status": None}]},
+        f"input[0]: Item with id 'msg_1'{FOUND_NO_ITEM}",
+    ),
     ({"input": "a", "tools": {}}, "tools: expected `array | null`, got `object`"),
     ({"input": "a", "tools": [FUNCTION, 1]}, "tools[1]: expected `object`, got `int`"),
     ({"input": "a", "tools": [{}]}, "tools[0]: object missing required field `type`"),
@@ -426,6 +475,8 @@ WRONG: list[tuple[Any, str]] = [
     ),
     # What would reach the engine, or be taken for what it is not.
     ({"input": "a", "max_output_tokens": "many"}, "max_output_tokens: expected `int | null`, got `str`"),
+    ({"input": "a", "max_output_tokens": "5"}, "max_output_tokens: expected `int | null`, got `str`"),
+    ({"input": "a", "max_output_tokens": True}, "max_output_tokens: expected `int | null`, got `bool`"),
     ({"input": "a", "temperature": [1]}, "temperature: expected `"),
     ({"input": "a", "top_p": "1"}, "top_p: expected `"),
     ({"input": "a", "stream": "false"}, "stream: expected `bool | null`, got `str`"),

@@ -262,7 +262,7 @@ class Preference:
 
     Attributes:
         caller: who made the request; its own turns go before those of others.
-        extends: the turn that the request names as the one it extends, which goes before all.
+        extends: the turn that the request names as the one it extends; it and those behind it go before all others.
     """
 
     caller: Caller = NOBODY

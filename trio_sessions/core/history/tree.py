@@ -68,8 +68,8 @@ class TreeHistory:
     ) -> Attachment:
         """At the deepest node whose whole path the request repeats; see ``History.attach``.
 
-        Of several the one it names is taken, else the caller's own, else the latest: two agents whose prompts are the
-        same, and whose answers happen to be, stay apart.
+        Of several the one it names is taken, or one behind that, else the caller's own, else the latest: two agents
+        whose prompts are the same, and whose answers happen to be, stay apart.
 
         Raises:
             NodeCapReached: the session has as many nodes as it may have.
@@ -127,6 +127,9 @@ class TreeHistory:
 
     def _deepest(self, messages: Sequence[Message], matches: Matcher, preference: Preference) -> Checkpoint | None:
         best: Checkpoint | None = None
+        highest = (0, False, False, 0)
+        # The turn that is named, and those behind it, which a client that keeps few ids does not name.
+        named = {preference.extends} - {None}
         # Siblings repeat the same messages, as the same objects: each is compared once with one place of the request.
         known: dict[tuple[int, int], bool] = {}
         pending: list[Checkpoint | None] = [None]
@@ -136,17 +139,17 @@ class TreeHistory:
             for node in self._children.get(parent, ()):
                 if node.message_count <= len(messages) and self._repeats(node, messages, start, matches, known):
                     pending.append(node)
-                    if best is None or self._rank(node, preference) > self._rank(best, preference):
-                        best = node
+                    if parent in named:
+                        named.add(node)
+                    rank = (
+                        node.message_count,
+                        node in named,
+                        node.caller.is_same_as(preference.caller),
+                        self._numbers[node],
+                    )
+                    if best is None or rank > highest:
+                        best, highest = node, rank
         return best
-
-    def _rank(self, node: Checkpoint, preference: Preference) -> tuple[int, bool, bool, int]:
-        return (
-            node.message_count,
-            node is preference.extends,
-            node.caller.is_same_as(preference.caller),
-            self._numbers[node],
-        )
 
     @staticmethod
     def _repeats(

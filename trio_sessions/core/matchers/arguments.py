@@ -35,13 +35,13 @@ def same_replayed(stored: Any, replayed: Any) -> bool:
     """
     if same(stored, replayed) or _same_but_for_white_space(stored, replayed):
         return True
-    if isinstance(stored, str) and not stored.strip():
-        # Clients show it as no arguments, which they are.
-        stored = None
     said, said_again = _as_object(stored, _last_of_each_key), _as_object(replayed, _last_of_each_key)
-    if said is None:
-        return isinstance(stored, str) and any(said_again == {key: stored} for key in _WRAPPING_KEYS)
-    return equal(said, said_again, _same_or_rounded)
+    if said is not None:
+        return equal(said, said_again, _same_or_rounded)
+    if not isinstance(stored, str):
+        return False
+    # White space is no arguments to some clients, and text like any other to others.
+    return (not stored.strip() and said_again == {}) or any(said_again == {key: stored} for key in _WRAPPING_KEYS)
 
 
 def _same_or_rounded(stored: Any, replayed: Any) -> bool:
