@@ -14,7 +14,9 @@ from pydantic import TypeAdapter
 
 from tests.web.support import LIMIT_SECONDS, Serve, Session
 from trio_sessions.core.samples import decode_samples
+from trio_sessions.render.base import TemplateKwargs
 from trio_sessions.testing.engine import ScriptedEngine, chat_answer
+from trio_sessions.testing.toy import ToyRenderer
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
@@ -53,6 +55,13 @@ def message(text: str = "", *calls: dict[str, Any], reasoning: str | None = None
 def answer(text: str = "", *calls: dict[str, Any], reasoning: str | None = None, **facts: Any) -> Any:
     """An engine's answer; what was sampled spells ``text``."""
     return chat_answer(text, message=message(text, *calls, reasoning=reasoning), **facts)
+
+
+class OnePlace(ToyRenderer):
+    """A template with a place for a system message at the head alone."""
+
+    def appendable_roles(self, kwargs: TemplateKwargs) -> frozenset[str]:
+        return frozenset({"user", "tool"})
 
 
 @dataclass(frozen=True)

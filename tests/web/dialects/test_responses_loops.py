@@ -12,6 +12,7 @@ from openai.types.responses import Response
 from tests.web.dialects.responses_support import (
     TOOLS,
     Agent,
+    OnePlace,
     agent,
     answer,
     assert_one_line,
@@ -21,8 +22,6 @@ from tests.web.dialects.responses_support import (
     without_ids,
 )
 from tests.web.support import Serve, user
-from trio_sessions.render.base import TemplateKwargs
-from trio_sessions.testing.toy import ToyRenderer
 
 MESSAGES = (
     message(
@@ -269,13 +268,6 @@ async def test_instructions_lead_and_are_known_again(serve: Serve) -> None:
         await talking.create("more", previous_response_id=second.id, tools=TOOLS)
         assert [one["role"] for one in talking.asked()["messages"]].count("system") == 1
         await assert_one_line(talking.session, 3)
-
-
-class OnePlace(ToyRenderer):
-    """A template with a place for a system message at the head alone."""
-
-    def appendable_roles(self, kwargs: TemplateKwargs) -> frozenset[str]:
-        return frozenset({"user", "tool"})
 
 
 async def test_instructions_are_known_again_among_others(serve: Serve) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.web.dialects.responses_support import answer, call, message, without_ids
+from tests.web.dialects.responses_support import OnePlace, answer, call, message, without_ids
 from tests.web.support import Serve, Session, user
 from trio_sessions.testing.engine import ScriptedEngine
 
@@ -150,6 +150,23 @@ async def test_a_custom_call_that_comes_back_without_its_id_attaches(serve: Serv
     session = await tree(serve, answer("x", call("patch", arguments)), message_matcher="strict")
     output = without_ids(await respond(session, HI, tools=[PATCH]))
     await respond(session, HI, *output, result(kind="custom_tool_call_output"), tools=[PATCH])
+    assert await parents(session) == [None, 0]
+
+
+async def test_so_do_two_of_which_one_was_given_an_id(serve: Serve) -> None:
+    session = await tree(serve, answer("", call("patch", "raw"), call("patch", "raw too")), message_matcher="strict")
+    output = without_ids(await respond(session, HI, tools=[PATCH]))
+    results = [result(item["call_id"], "custom_tool_call_output") for item in output]
+    await respond(session, HI, *output, *results, tools=[PATCH])
+    assert await parents(session) == [None, 0]
+
+
+async def test_so_it_does_behind_several_instructions(serve: Serve) -> None:
+    """Which are one message of the conversation, where the template has one place for them."""
+    session = await tree(serve, answer("", call("patch", "raw")), renderer=OnePlace())
+    items = [{"role": "developer", "content": text} for text in ("Be kind.", "Be brief.", "Be right.")]
+    output = without_ids(await respond(session, *items, HI, tools=[PATCH]))
+    await respond(session, *items, HI, *output, result(kind="custom_tool_call_output"), tools=[PATCH])
     assert await parents(session) == [None, 0]
 
 
