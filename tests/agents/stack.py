@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import trio
 
-from tests.agents.engine import Call, Directed, directed_engine
+from tests.agents.engine import Call, directed_engine
 from tests.web.support import http_client
 from trio_sessions.cli.resolve import resolve_settings
 from trio_sessions.core.samples import Sample, decode_samples
@@ -91,13 +91,11 @@ class Stack:
         gateway: what is served.
         session_url: what the agent is given.
         exchanges: what was asked below it, in order.
-        model: what the engine asks.
     """
 
     gateway: Gateway
     session_url: str
-    exchanges: Sequence[Exchange]
-    model: Directed
+    exchanges: list[Exchange]
     _client: httpx.AsyncClient
 
     async def rollout(self) -> Rollout:
@@ -105,7 +103,6 @@ class Stack:
         noted = len(self.exchanges)
         state = (await self._client.get(self.session_url)).raise_for_status().json()
         payload = (await self._client.post(f"{self.session_url}/samples")).raise_for_status().content
-        assert isinstance(self.exchanges, list)
         del self.exchanges[noted:]
         return Rollout(state["records"], state["metadata"], decode_samples(payload).samples)
 
@@ -121,7 +118,7 @@ async def stack(calls: Sequence[Call], *, thinks: bool, options: Sequence[str]) 
     """Serve a gateway with ``options`` of its command line, over an engine that makes these calls."""
     given = {flag.removeprefix("--").replace("-", "_"): value for flag, value in zip(*[iter(options)] * 2, strict=True)}
     settings = resolve_settings({**given, "port": "0"}, environment={}).settings
-    engine, model = await trio.to_thread.run_sync(lambda: directed_engine(calls, thinks=thinks))
+    engine = await trio.to_thread.run_sync(lambda: directed_engine(calls, thinks=thinks))
     renderer = await trio.to_thread.run_sync(load_renderer, "builtin")
     async with trio.open_nursery() as nursery:
         engine_url = await nursery.start(serve_engine, engine)
@@ -136,6 +133,6 @@ async def stack(calls: Sequence[Call], *, thinks: bool, options: Sequence[str]) 
                     session_id = (await http.post("/sessions")).json()["session_id"]
                     recorder.exchanges.clear()
                     url = f"http://127.0.0.1:{port}/sessions/{session_id}"
-                    yield Stack(gateway, url, recorder.exchanges, model, http)
+                    yield Stack(gateway, url, recorder.exchanges, http)
                 await server.stop()
         nursery.cancel_scope.cancel()
