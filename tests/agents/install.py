@@ -101,5 +101,7 @@ def _run(*command: str) -> None:
     if done.returncode:
         printed = done.stdout + done.stderr
         if found := _UNREACHABLE.search(printed):
-            raise Unavailable(f"the registry of {Path(command[0]).name} cannot be reached: {found.group()}")
+            raise Unavailable(
+                f"{'npm' if command[0] == 'npm' else 'pip'}'s registry cannot be reached: {found.group()}"
+            )
         raise AssertionError(f"{' '.join(command)} failed with status {done.returncode}:\n{printed}")

@@ -6,11 +6,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.agents.recipes import PAGE, blocks
+from tests.agents.recipes import PAGE, SECTIONS, blocks, recipe
+from tests.agents.test_recipes import BUNDLED, MORE, NPM
 from tests.processes import command
 from trio_sessions.client import Client
 
@@ -66,3 +69,20 @@ def test_a_request_with_a_key_is_answered_once() -> None:
 def test_what_is_left_is_in_a_header() -> None:
     with command(*options("Budgets")) as gateway, Client(gateway.url) as client, client.session() as session:
         python("Budgets", f"{gateway.url}/sessions/{session.id}", "assert 0 < remaining < 32768")
+
+
+def test_every_recipe_is_run_and_everything_else_is_run_here() -> None:
+    recipes = re.findall(r"^### (.+)$", PAGE, re.MULTILINE)
+    assert {agent.section for agent in {**NPM, **MORE, **BUNDLED}.values()} == set(recipes)
+    table = PAGE.partition("| agent |")[2].partition("\n\n")[0]
+    assert re.findall(r"\[([^]]+)\]\(#", table) == recipes
+    others = [title for title in SECTIONS if title not in recipes and blocks(title)]
+    assert others == ["Side requests and sub-agents", "Long turns", "Retries", "Budgets"]
+
+
+def test_the_test_extra_has_what_the_library_recipes_install() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    extra = {re.split(r"[>=<]", line)[0] for line in project["project"]["optional-dependencies"]["test"]}
+    for agent in BUNDLED.values():
+        packages = recipe(agent.section).install.replace("'", "").removeprefix("pip install ").split()
+        assert {re.split(r"[>=<]", package)[0] for package in packages} <= extra
