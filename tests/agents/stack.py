@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -36,12 +37,14 @@ class Exchange:
         path: without a query.
         headers: names in lower case.
         status: None while there is no answer.
+        pieces: in how many the body of the answer was sent.
     """
 
     method: str
     path: str
     headers: Mapping[str, str]
     status: int | None = None
+    pieces: int = 0
 
 
 class Recorder:
@@ -60,12 +63,14 @@ class Recorder:
         exchange = Exchange(method, scope["path"], headers)
         self.exchanges.append(exchange)
 
-        async def note_status(event: ASGISendEvent) -> None:
+        async def note_answer(event: ASGISendEvent) -> None:
             if event["type"] == "http.response.start":
                 exchange.status = event["status"]
+            elif event["type"] == "http.response.body":
+                exchange.pieces += bool(event["body"])
             await send(event)
 
-        await self._app(scope, receive, note_status)
+        await self._app(scope, receive, note_answer)
 
 
 @dataclass(frozen=True)
@@ -114,14 +119,21 @@ class Stack:
 
 
 @asynccontextmanager
-async def stack(calls: Sequence[Call], *, thinks: bool, options: Sequence[str]) -> AsyncIterator[Stack]:
-    """Serve a gateway with ``options`` of its command line, over an engine that makes these calls."""
+async def stack(calls: Sequence[Call], *, thinks: bool, options: Sequence[str], latency: float) -> AsyncIterator[Stack]:
+    """Serve a gateway with ``options`` of its command line, over an engine that makes these calls.
+
+    Args:
+        calls: what the engine's model calls.
+        thinks: whether it thinks before.
+        options: of the gateway.
+        latency: seconds that every answer of the engine takes.
+    """
     given = {flag.removeprefix("--").replace("-", "_"): value for flag, value in zip(*[iter(options)] * 2, strict=True)}
     settings = resolve_settings({**given, "port": "0"}, environment={}).settings
     engine = await trio.to_thread.run_sync(lambda: directed_engine(calls, thinks=thinks))
     renderer = await trio.to_thread.run_sync(load_renderer, "builtin")
     async with trio.open_nursery() as nursery:
-        engine_url = await nursery.start(serve_engine, engine)
+        engine_url = await nursery.start(partial(serve_engine, engine, latency=latency))
         async with SGLangEngine(engine_url, timeout=ENGINE_SECONDS) as client:
             gateway = Gateway(settings, engine=client, renderer=renderer)
             recorder = Recorder(gateway_app(gateway))

@@ -192,6 +192,24 @@ async def test_an_agent_as_it_is(
 
 
 @pytest.mark.agents
+@pytest.mark.parametrize("agent", NPM.values(), ids=NPM)
+async def test_an_agent_whose_streams_begin_before_the_answer(
+    agent: Agent, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = await keeps_one_line(
+        agent,
+        "tree",
+        thinks=True,
+        folder=tmp_path,
+        programs=await programs_of(agent, capsys),
+        options=["--stream-grace", "0.05", "--keep-alive", "0.1"],
+        latency=0.5,
+    )
+    # What opened the stream, something that kept it alive, and the answer.
+    assert all(exchange.pieces >= 3 for exchange in done.stack.exchanges if exchange.method == "POST")
+
+
+@pytest.mark.agents
 async def test_two_sub_agents_with_the_same_prompt_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = {"subagent_type": "general-purpose", "description": "Reads", "prompt": TASK, "run_in_background": False}
     agent = replace(CLAUDE, calls=[Call("Agent", task, times=2), *CLAUDE.calls, *CLAUDE.calls])
@@ -235,24 +253,36 @@ async def test_one_that_re_spells_its_answers_needs_the_matcher(tmp_path: Path) 
     assert [node["parent"] for node in done.rollout.metadata["tree"]["nodes"]] == [None, None]
 
 
-async def keeps_one_line(agent: Agent, mode: str, *, thinks: bool, folder: Path, programs: Path | None) -> None:
+async def keeps_one_line(
+    agent: Agent,
+    mode: str,
+    *,
+    thinks: bool,
+    folder: Path,
+    programs: Path | None,
+    options: Sequence[str] = (),
+    latency: float = 0.0,
+) -> RolledOut:
     """The agent reads a note, because it is told to, and says something; nothing of that is lost or sampled twice."""
     written = agent.recipe()
-    written = replace(written, options=["--mode", mode, *written.options])
-    done = await rolled_out(written, agent, thinks=thinks, folder=folder, programs=programs)
+    written = replace(written, options=["--mode", mode, *written.options, *options])
+    done = await rolled_out(written, agent, thinks=thinks, folder=folder, programs=programs, latency=latency)
     assert done.ended.status == 0, done.ended
     assert_answered(agent, done.stack)
     sample = assert_one_line(done.stack, done.rollout, turns=2, side=agent.side)
     assert_said(agent, done, thinks=thinks)
     assert_caller(agent, done.stack, sample)
+    return done
 
 
-async def rolled_out(written: Recipe, agent: Agent, *, thinks: bool, folder: Path, programs: Path | None) -> RolledOut:
+async def rolled_out(
+    written: Recipe, agent: Agent, *, thinks: bool, folder: Path, programs: Path | None, latency: float = 0.0
+) -> RolledOut:
     """Runs a recipe, with a note in its folder that nobody can guess."""
     note = secrets.token_hex(8)
     (folder / "work").mkdir()
     (folder / "work" / "note.txt").write_text(f"{note}\n")
-    async with stack(agent.calls, thinks=thinks, options=written.options) as served:
+    async with stack(agent.calls, thinks=thinks, options=written.options, latency=latency) as served:
         ended = await run(
             written,
             session_url=served.session_url,
