@@ -94,14 +94,20 @@ class Stack:
 
     Attributes:
         gateway: what is served.
+        port: where, on 127.0.0.1.
         session_url: what the agent is given.
         exchanges: what was asked below it, in order.
     """
 
     gateway: Gateway
+    port: int
     session_url: str
     exchanges: list[Exchange]
     _client: httpx.AsyncClient
+
+    def url_by_way_of(self, port: int) -> str:
+        """The session behind another port."""
+        return self.session_url.replace(f":{self.port}/", f":{port}/")
 
     async def rollout(self) -> Rollout:
         """Reads the session; what is noted of the agent's requests stays as it is."""
@@ -145,6 +151,6 @@ async def stack(calls: Sequence[Call], *, thinks: bool, options: Sequence[str], 
                     session_id = (await http.post("/sessions")).json()["session_id"]
                     recorder.exchanges.clear()
                     url = f"http://127.0.0.1:{port}/sessions/{session_id}"
-                    yield Stack(gateway, url, recorder.exchanges, http)
+                    yield Stack(gateway, port, url, recorder.exchanges, http)
                 await server.stop()
         nursery.cancel_scope.cancel()

@@ -15,6 +15,7 @@ import pytest
 import trio
 
 from tests.agents.checks import assert_one_line, message, tool_result
+from tests.agents.cut import losing_an_answer
 from tests.agents.engine import Call
 from tests.agents.install import Unavailable, cache_folder, install
 from tests.agents.program import Ended, run
@@ -44,6 +45,7 @@ class Agent:
         thread: header with the id of its conversation.
         ends_with_a_call: whether what it says last are the arguments of a call.
         side: what it asks for beside its task.
+        counts: whether a second attempt at a request says that it is one.
     """
 
     section: str
@@ -55,6 +57,7 @@ class Agent:
     thread: str | None = None
     ends_with_a_call: bool = False
     side: Sequence[str] = ()
+    counts: bool = False
 
     def recipe(self) -> Recipe:
         """The recipe of this variant."""
@@ -86,7 +89,7 @@ class RolledOut:
 READ = (Call("read_file", {"path": "note.txt"}),)
 CLAUDE = Agent("Claude Code", MESSAGES, [Call("Bash", {"command": COMMAND})], thread="x-claude-code-session-id")
 CODEX = Agent("Codex", RESPONSES, [Call("exec_command", {"cmd": COMMAND})], thread="thread-id")
-PI = Agent("pi", CHAT, [Call("bash", {"command": COMMAND})])
+PI = Agent("pi", CHAT, [Call("bash", {"command": COMMAND})], counts=True)
 OPENCODE = Agent(
     "opencode", CHAT, [Call("bash", {"command": COMMAND, "description": "Reads the note"})], thread="x-session-id"
 )
@@ -210,6 +213,26 @@ async def test_an_agent_whose_streams_begin_before_the_answer(
 
 
 @pytest.mark.agents
+@pytest.mark.parametrize("agent", NPM.values(), ids=NPM)
+async def test_an_agent_that_loses_an_answer_asks_again(
+    agent: Agent, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs = await programs_of(agent, capsys)
+    written = agent.recipe()
+    written = replace(written, options=["--mode", "tree", *written.options])
+    done = await rolled_out(written, agent, thinks=True, folder=tmp_path, programs=programs, loses=2)
+    assert done.ended.status == 0, done.ended
+    assert_answered(agent, done.stack)
+    assert_said(agent, done, thinks=True)
+    # Only one that says that it asks again gets the answer that was lost; of two answers the later one counts.
+    assert done.stack.count("trio_sessions_turns_total", outcome="repeated") == agent.counts
+    parents = [node["parent"] for node in done.rollout.metadata["tree"]["nodes"]]
+    assert parents == ([None, 0] if agent.counts else [None, 0, 0])
+    [sample] = done.rollout.samples
+    assert sample.metadata["leaf"]["path_node_ids"] == [0, len(parents) - 1]
+
+
+@pytest.mark.agents
 async def test_two_sub_agents_with_the_same_prompt_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = {"subagent_type": "general-purpose", "description": "Reads", "prompt": TASK, "run_in_background": False}
     agent = replace(CLAUDE, calls=[Call("Agent", task, times=2), *CLAUDE.calls, *CLAUDE.calls])
@@ -276,22 +299,39 @@ async def keeps_one_line(
 
 
 async def rolled_out(
-    written: Recipe, agent: Agent, *, thinks: bool, folder: Path, programs: Path | None, latency: float = 0.0
+    written: Recipe,
+    agent: Agent,
+    *,
+    thinks: bool,
+    folder: Path,
+    programs: Path | None,
+    latency: float = 0.0,
+    loses: int | None = None,
 ) -> RolledOut:
-    """Runs a recipe, with a note in its folder that nobody can guess."""
+    """Runs a recipe, with a note in its folder that nobody can guess.
+
+    Args:
+        written: the recipe.
+        agent: whose.
+        thinks, latency: of the engine, as for ``stack``.
+        folder: where it runs.
+        programs: as for ``run``.
+        loses: the POST whose answer is lost on the way.
+    """
     note = secrets.token_hex(8)
     (folder / "work").mkdir()
     (folder / "work" / "note.txt").write_text(f"{note}\n")
     async with stack(agent.calls, thinks=thinks, options=written.options, latency=latency) as served:
-        ended = await run(
-            written,
-            session_url=served.session_url,
-            task=TASK,
-            folder=folder,
-            programs=programs,
-            environment=agent.environment,
-            seconds=LIMIT_SECONDS,
-        )
+        async with losing_an_answer(served.port, turn=loses or 0) as port:
+            ended = await run(
+                written,
+                session_url=served.session_url if loses is None else served.url_by_way_of(port),
+                task=TASK,
+                folder=folder,
+                programs=programs,
+                environment=agent.environment,
+                seconds=LIMIT_SECONDS,
+            )
         return RolledOut(served, await served.rollout(), ended, note)
 
 
