@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-import trio
 
 from tests.agents.checks import assert_one_line, message, tool_result
 from tests.agents.cut import losing_an_answer
@@ -173,6 +172,21 @@ BUNDLED = {
 }
 
 
+# In no test of trio, where the reason of a skip would be lost.
+@pytest.fixture
+def programs(agent: Agent, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The programs of an agent, installed if need be."""
+    command = agent.recipe().install
+    try:
+        installed = install(command, cache_folder())
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    if installed.seconds > SLOW_SECONDS:
+        with capsys.disabled():
+            print(f"\n{command}: {installed.seconds:.0f} s")
+    return installed.bin
+
+
 def cases() -> Iterator[object]:
     """Agents that are to be installed, in every mode, with and without reasoning."""
     asked_for = pytest.mark.skipif(
@@ -187,10 +201,7 @@ def cases() -> Iterator[object]:
 
 @pytest.mark.agents
 @pytest.mark.parametrize(("agent", "mode", "thinks"), [*cases()])
-async def test_an_agent_as_it_is(
-    agent: Agent, mode: str, thinks: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    programs = await programs_of(agent, capsys)
+async def test_an_agent_as_it_is(agent: Agent, mode: str, thinks: bool, tmp_path: Path, programs: Path) -> None:
     await keeps_one_line(agent, mode, thinks=thinks, folder=tmp_path, programs=programs)
 
 
@@ -202,9 +213,8 @@ async def test_an_agent_as_it_is(
     ids=["begins-before-the-answer", "real"],
 )
 async def test_an_agent_whose_streams_come_in_pieces(
-    agent: Agent, options: Sequence[str], latency: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    agent: Agent, options: Sequence[str], latency: float, tmp_path: Path, programs: Path
 ) -> None:
-    programs = await programs_of(agent, capsys)
     done = await keeps_one_line(
         agent, "tree", thinks=True, folder=tmp_path, programs=programs, options=options, latency=latency
     )
@@ -214,10 +224,7 @@ async def test_an_agent_whose_streams_come_in_pieces(
 
 @pytest.mark.agents
 @pytest.mark.parametrize("agent", NPM.values(), ids=NPM)
-async def test_an_agent_that_loses_an_answer_asks_again(
-    agent: Agent, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    programs = await programs_of(agent, capsys)
+async def test_an_agent_that_loses_an_answer_asks_again(agent: Agent, tmp_path: Path, programs: Path) -> None:
     written = agent.recipe()
     written = replace(written, options=["--mode", "tree", *written.options])
     done = await rolled_out(written, agent, thinks=True, folder=tmp_path, programs=programs, loses=2)
@@ -233,10 +240,10 @@ async def test_an_agent_that_loses_an_answer_asks_again(
 
 
 @pytest.mark.agents
-async def test_two_sub_agents_with_the_same_prompt_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("agent", [CLAUDE], ids=["claude"])
+async def test_two_sub_agents_with_the_same_prompt_at_once(agent: Agent, tmp_path: Path, programs: Path) -> None:
     task = {"subagent_type": "general-purpose", "description": "Reads", "prompt": TASK, "run_in_background": False}
-    agent = replace(CLAUDE, calls=[Call("Agent", task, times=2), *CLAUDE.calls, *CLAUDE.calls])
-    programs = await programs_of(agent, capsys)
+    agent = replace(agent, calls=[Call("Agent", task, times=2), *agent.calls, *agent.calls])
     written = replace(agent.recipe(), options=["--mode", "tree", "--sample-picker", "by_agent"])
     done = await rolled_out(written, agent, thinks=True, folder=tmp_path, programs=programs)
     assert done.ended.status == 0, done.ended
@@ -249,18 +256,6 @@ async def test_two_sub_agents_with_the_same_prompt_at_once(tmp_path: Path, capsy
     assert sorted(id_ for path in paths for id_ in path) == [node["id"] for node in nodes] == list(range(6))
     for caller, path in zip(callers, paths, strict=True):
         assert [nodes[id_]["caller"] for id_ in path] == [caller, caller]
-
-
-async def programs_of(agent: Agent, capsys: pytest.CaptureFixture[str]) -> Path:
-    """The programs of an agent, installed if need be."""
-    try:
-        installed = await trio.to_thread.run_sync(install, agent.recipe().install, cache_folder())
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    if installed.seconds > SLOW_SECONDS:
-        with capsys.disabled():
-            print(f"\n{agent.recipe().install}: {installed.seconds:.0f} s")
-    return installed.bin
 
 
 @pytest.mark.parametrize(("mode", "thinks"), [("linear", True), ("tree", False)])
