@@ -209,7 +209,7 @@ async def test_an_agent_as_it_is(agent: Agent, mode: str, thinks: bool, tmp_path
 @pytest.mark.parametrize("agent", NPM.values(), ids=NPM)
 @pytest.mark.parametrize(
     ("options", "latency"),
-    [(("--stream-grace", "0.05", "--keep-alive", "0.1"), 0.5), (("--stream", "real"), 0.0)],
+    [(("--stream-grace", "0.05", "--stream-keep-alive", "0.1"), 0.5), (("--stream", "real"), 0.0)],
     ids=["begins-before-the-answer", "real"],
 )
 async def test_an_agent_whose_streams_come_in_pieces(
