@@ -97,7 +97,7 @@ class Settings:
             keeps its status.
         stream: how a client's stream is fed: ``buffered`` asks the engine for a whole answer, ``real`` for a stream
             with ids, and passes on what is sampled as it comes; where the engine refuses that, answers are whole.
-        keep_alive: seconds between signs of life in a stream that waits for the engine.
+        stream_keep_alive: seconds between signs of life in a stream that waits for the engine.
         max_body_mb: largest request body, in MiB.
         max_answer_mb: largest body that the engine may answer with, in MiB.
         open_proxy: proxy every path to the engine, not only the allow-list.
@@ -137,7 +137,7 @@ class Settings:
     engine_timeout: float = 600.0
     stream_grace: float = 0.5
     stream: StreamMode = "buffered"
-    keep_alive: float = 10.0
+    stream_keep_alive: float = 10.0
     max_body_mb: float = 64.0
     max_answer_mb: float = 1024.0
     open_proxy: bool = False
@@ -187,7 +187,7 @@ class Settings:
         _require_between("--engine-timeout", self.engine_timeout, 0.001, _MOST_SECONDS)
         _require_between("--stream-grace", self.stream_grace, 0, _MOST_SECONDS)
         _require(self.stream in get_args(StreamMode), f"--stream must be buffered or real, got {self.stream}")
-        _require_between("--keep-alive", self.keep_alive, 0.01, _MOST_SECONDS)
+        _require_between("--stream-keep-alive", self.stream_keep_alive, 0.01, _MOST_SECONDS)
         _require_between("--max-body-mb", self.max_body_mb, 0.0001, _MOST_MIB)
         _require_between("--max-answer-mb", self.max_answer_mb, 0.0001, _MOST_MIB)
         _require_between("--drain-timeout", self.drain_timeout, 0, _MOST_SECONDS)

@@ -9,16 +9,20 @@ from tests.agents.stack import Rollout, Stack
 from trio_sessions.core.samples import Sample
 
 
-def assert_one_line(stack: Stack, rollout: Rollout, *, turns: int) -> Sample:
+def assert_one_line(stack: Stack, rollout: Rollout, *, turns: int, side: Sequence[str]) -> Sample:
     """Every turn of the task extends the one before it, id by id, and one sample, which is returned, has them all.
 
-    Side requests have lines of their own.
+    Args:
+        stack: where the agent ran.
+        rollout: what is there.
+        turns: how many turns the task had.
+        side: what requests beside them were for; each has a line of its own.
     """
     assert stack.count("trio_sessions_rollbacks_total") == 0
     assert "undelivered" not in rollout.metadata
     assert "boundary_events" not in rollout.metadata
     if "tree" in rollout.metadata:
-        _assert_chain(rollout.metadata["tree"]["nodes"], turns)
+        _assert_chain(rollout.metadata["tree"]["nodes"], turns, side)
     else:
         assert stack.count("trio_sessions_turns_total", outcome="committed") == turns
     assert len(rollout.records) == turns
@@ -30,12 +34,12 @@ def assert_one_line(stack: Stack, rollout: Rollout, *, turns: int) -> Sample:
     return sample
 
 
-def _assert_chain(nodes: Sequence[Mapping[str, Any]], turns: int) -> None:
-    side = [node for node in nodes if "purpose" in node.get("caller", {})]
-    line = [node for node in nodes if node not in side]
-    assert [node["parent"] for node in line] == [None, *(node["id"] for node in line[:-1])]
+def _assert_chain(nodes: Sequence[Mapping[str, Any]], turns: int, side: Sequence[str]) -> None:
+    beside = [node for node in nodes if "purpose" in node.get("caller", {})]
+    assert [(node["caller"]["purpose"], node["parent"]) for node in beside] == [(purpose, None) for purpose in side]
+    line = [node for node in nodes if node not in beside]
     assert len(line) == turns
-    assert all(node["parent"] is None for node in side)
+    assert [node["parent"] for node in line] == [None, *(node["id"] for node in line[:-1])]
 
 
 def _assert_prefixes(rollout: Rollout) -> list[int]:

@@ -25,10 +25,14 @@ class Call:
     Attributes:
         tool: name of the tool.
         arguments: its arguments, all of them.
+        times: how often it is made in one answer, 1 or 2.
+        behind_result: whether it is made behind the result of another, where every answer is words otherwise.
     """
 
     tool: str
     arguments: Mapping[str, Any]
+    times: int = 1
+    behind_result: bool = False
 
     def schema(self) -> dict[str, Any]:
         """A JSON schema that only these arguments satisfy."""
@@ -41,7 +45,7 @@ class Call:
 
 @dataclass
 class Directed:
-    """A language model that, from the first request with tools on, makes the calls that are given, and else says words.
+    """A language model that makes the calls that are given as soon as it can, and else says words.
 
     Ids and log probs are those that the model behind it samples: it is only told what it may say.
 
@@ -61,7 +65,8 @@ class Directed:
 
     @property
     def threads(self) -> int:
-        return self.model.threads
+        # Calls are made in their order.
+        return 1
 
     @property
     def is_toy(self) -> bool:
@@ -75,24 +80,29 @@ class Directed:
         rng: random.Random,
         given_up: Callable[[], bool],
     ) -> Generation:
-        tools: dict[str, Any] = {}
-        # Behind a tool's result the embedded engine offers none of the request's tools to its model.
-        if self.made < len(self.calls) and (goal.tools or self.made):
-            call = self.calls[self.made]
-            assert not goal.tools or call.tool in goal.tools, f"{call.tool} is not among {sorted(goal.tools)}"
-            tools = {call.tool: call.schema()}
-            self.made += 1
-        goal = replace(goal, tools=tools, may_think=self.thinks, parallel=False)
+        call = self._next(goal)
+        tools = {} if call is None else {call.tool: call.schema()}
+        times = 0 if call is None else call.times
+        goal = replace(goal, tools=tools, may_think=self.thinks, parallel=times > 1)
         for _ in range(_MOST_DRAWS):
             generation = self.model.answer(prompt, goal, sampling, rng, given_up)
-            if self.text_of(generation.token_ids).startswith("<think>") == self.thinks:
+            text = self.text_of(generation.token_ids)
+            if text.startswith("<think>") == self.thinks and text.count("<tool_call>") == times:
                 return generation
-        raise AssertionError("the model never thinks")
+        raise AssertionError(f"it is never said: {call}")
+
+    def _next(self, goal: Goal) -> Call | None:
+        # Behind a tool's result the embedded engine offers none of the request's tools to its model.
+        call = self.calls[self.made] if self.made < len(self.calls) else None
+        if call is None or not (goal.tools or call.behind_result):
+            return None
+        assert call.behind_result or call.tool in goal.tools, f"{call.tool} is not among {sorted(goal.tools)}"
+        self.made += 1
+        return call
 
 
-def directed_engine(calls: Sequence[Call], *, thinks: bool) -> tuple[EmbeddedEngine, Directed]:
-    """An embedded engine with the built-in tokenizer, and the model that it asks."""
+def directed_engine(calls: Sequence[Call], *, thinks: bool) -> EmbeddedEngine:
+    """An embedded engine with the built-in tokenizer that makes these calls."""
     engine = EmbeddedEngine(seed=7)
-    directed = Directed(engine.language, calls, thinks, engine.vocabulary.decode)
-    engine.language = directed
-    return engine, directed
+    engine.language = Directed(engine.language, calls, thinks, engine.vocabulary.decode)
+    return engine

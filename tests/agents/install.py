@@ -20,6 +20,10 @@ _UNREACHABLE = re.compile(
     r"|NewConnectionError|NameResolutionError|ConnectTimeoutError|Temporary failure in name resolution"
 )
 
+# Two attempts, one second apart.
+_NPM_RETRIES = ("--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=1000")
+_unavailable: dict[tuple[str, Path], str] = {}
+
 
 class Unavailable(Exception):
     """It cannot be installed here, for no fault of the project's; the text says why."""
@@ -57,6 +61,17 @@ def install(command: str, cache: Path) -> Installed:
         Unavailable: there is no npm, or no registry can be reached.
         AssertionError: it failed in another way; the text is what was printed.
     """
+    if known := _unavailable.get((command, cache)):
+        raise Unavailable(known)
+    try:
+        return _install(command, cache)
+    except Unavailable as reason:
+        # Many tests need the same agent, and waiting for a registry takes a while.
+        _unavailable[command, cache] = str(reason)
+        raise
+
+
+def _install(command: str, cache: Path) -> Installed:
     installer, packages = _parsed(command)
     folder = cache / re.sub(r"[^\w.=-]+", "_", " ".join([installer, *packages]))
     programs = folder / ("node_modules/.bin" if installer == "npm" else "bin")
@@ -74,7 +89,7 @@ def install(command: str, cache: Path) -> Installed:
         folder.mkdir()
         started = time.monotonic()
         if installer == "npm":
-            _run("npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--fetch-retries=1", *packages)
+            _run("npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", *_NPM_RETRIES, *packages)
         else:
             _run(sys.executable, "-m", "venv", str(folder))
             _run(str(programs / "python"), "-m", "pip", "install", "--quiet", "--retries=1", *packages)
@@ -101,5 +116,7 @@ def _run(*command: str) -> None:
     if done.returncode:
         printed = done.stdout + done.stderr
         if found := _UNREACHABLE.search(printed):
-            raise Unavailable(f"the registry of {Path(command[0]).name} cannot be reached: {found.group()}")
+            raise Unavailable(
+                f"{'npm' if command[0] == 'npm' else 'pip'}'s registry cannot be reached: {found.group()}"
+            )
         raise AssertionError(f"{' '.join(command)} failed with status {done.returncode}:\n{printed}")

@@ -75,8 +75,10 @@ async def run(
     if recipe.language == "sh":
         command = ["bash", "-euc", recipe.program]
     else:
-        python = sys.executable if programs is None else str(programs / "python")
-        command = [python, "-c", f"session_url, task = {session_url!r}, {task!r}\n{recipe.program}"]
+        # Some libraries read the source of what they are given.
+        script = folder / "recipe.py"
+        script.write_text(f"session_url, task = {session_url!r}, {task!r}\n{recipe.program}", encoding="utf-8")
+        command = [sys.executable if programs is None else str(programs / "python"), str(script)]
     with (folder / "stdout").open("wb") as stdout, (folder / "stderr").open("wb") as stderr:
         process = await trio.lowlevel.open_process(
             command,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import trio
 
-from tests.agents.engine import Call, Directed, directed_engine
+from tests.agents.engine import Call, directed_engine
 from tests.web.support import http_client
 from trio_sessions.cli.resolve import resolve_settings
 from trio_sessions.core.samples import Sample, decode_samples
@@ -36,12 +37,14 @@ class Exchange:
         path: without a query.
         headers: names in lower case.
         status: None while there is no answer.
+        pieces: in how many the body of the answer was sent.
     """
 
     method: str
     path: str
     headers: Mapping[str, str]
     status: int | None = None
+    pieces: int = 0
 
 
 class Recorder:
@@ -60,12 +63,14 @@ class Recorder:
         exchange = Exchange(method, scope["path"], headers)
         self.exchanges.append(exchange)
 
-        async def note_status(event: ASGISendEvent) -> None:
+        async def note_answer(event: ASGISendEvent) -> None:
             if event["type"] == "http.response.start":
                 exchange.status = event["status"]
+            elif event["type"] == "http.response.body":
+                exchange.pieces += bool(event["body"])
             await send(event)
 
-        await self._app(scope, receive, note_status)
+        await self._app(scope, receive, note_answer)
 
 
 @dataclass(frozen=True)
@@ -89,23 +94,26 @@ class Stack:
 
     Attributes:
         gateway: what is served.
+        port: where, on 127.0.0.1.
         session_url: what the agent is given.
         exchanges: what was asked below it, in order.
-        model: what the engine asks.
     """
 
     gateway: Gateway
+    port: int
     session_url: str
-    exchanges: Sequence[Exchange]
-    model: Directed
+    exchanges: list[Exchange]
     _client: httpx.AsyncClient
+
+    def url_by_way_of(self, port: int) -> str:
+        """The session behind another port."""
+        return self.session_url.replace(f":{self.port}/", f":{port}/")
 
     async def rollout(self) -> Rollout:
         """Reads the session; what is noted of the agent's requests stays as it is."""
         noted = len(self.exchanges)
         state = (await self._client.get(self.session_url)).raise_for_status().json()
         payload = (await self._client.post(f"{self.session_url}/samples")).raise_for_status().content
-        assert isinstance(self.exchanges, list)
         del self.exchanges[noted:]
         return Rollout(state["records"], state["metadata"], decode_samples(payload).samples)
 
@@ -117,14 +125,21 @@ class Stack:
 
 
 @asynccontextmanager
-async def stack(calls: Sequence[Call], *, thinks: bool, options: Sequence[str]) -> AsyncIterator[Stack]:
-    """Serve a gateway with ``options`` of its command line, over an engine that makes these calls."""
+async def stack(calls: Sequence[Call], *, thinks: bool, options: Sequence[str], latency: float) -> AsyncIterator[Stack]:
+    """Serve a gateway with ``options`` of its command line, over an engine that makes these calls.
+
+    Args:
+        calls: what the engine's model calls.
+        thinks: whether it thinks before.
+        options: of the gateway.
+        latency: seconds that every answer of the engine takes.
+    """
     given = {flag.removeprefix("--").replace("-", "_"): value for flag, value in zip(*[iter(options)] * 2, strict=True)}
     settings = resolve_settings({**given, "port": "0"}, environment={}).settings
-    engine, model = await trio.to_thread.run_sync(lambda: directed_engine(calls, thinks=thinks))
+    engine = await trio.to_thread.run_sync(lambda: directed_engine(calls, thinks=thinks))
     renderer = await trio.to_thread.run_sync(load_renderer, "builtin")
     async with trio.open_nursery() as nursery:
-        engine_url = await nursery.start(serve_engine, engine)
+        engine_url = await nursery.start(partial(serve_engine, engine, latency=latency))
         async with SGLangEngine(engine_url, timeout=ENGINE_SECONDS) as client:
             gateway = Gateway(settings, engine=client, renderer=renderer)
             recorder = Recorder(gateway_app(gateway))
@@ -136,6 +151,6 @@ async def stack(calls: Sequence[Call], *, thinks: bool, options: Sequence[str]) 
                     session_id = (await http.post("/sessions")).json()["session_id"]
                     recorder.exchanges.clear()
                     url = f"http://127.0.0.1:{port}/sessions/{session_id}"
-                    yield Stack(gateway, url, recorder.exchanges, model, http)
+                    yield Stack(gateway, port, url, recorder.exchanges, http)
                 await server.stop()
         nursery.cancel_scope.cancel()

@@ -314,7 +314,7 @@ async def test_a_client_that_leaves_in_the_middle_cancels_the_request(patient: S
 async def test_a_silent_engine_is_bridged_also_behind_a_delta(serve: Serve, engine: StreamEngine) -> None:
     """Arguments of a call may take long, and are sent when they are whole."""
     async with SGLangEngine(engine.url, timeout=LIMIT_SECONDS) as client:
-        session = await (await serve(client, stream="real", stream_grace=0, keep_alive=0.01)).session()
+        session = await (await serve(client, stream="real", stream_grace=0, stream_keep_alive=0.01)).session()
         async with opened(session) as reading:
             call = await engine.call()
             await call.say("ok", ids=[5])

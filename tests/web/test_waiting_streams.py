@@ -22,7 +22,7 @@ def held() -> HeldCalls:
 
 async def eager(serve: Serve, held: HeldCalls, **settings: Any) -> Session:
     """A session whose streams are opened at once, and kept alive all the time."""
-    settings = {"stream_grace": 0.0, "keep_alive": 0.01, **settings}
+    settings = {"stream_grace": 0.0, "stream_keep_alive": 0.01, **settings}
     return await (await serve(ScriptedEngine(otherwise=held), **settings)).session()
 
 

@@ -285,7 +285,7 @@ SERVE_OPTIONS: Final = (
         "passes on what is sampled as it comes; where the engine refuses that, answers are whole.",
     ),
     _setting(
-        "keep_alive",
+        "stream_keep_alive",
         replace(kinds.NUMBER, metavar="SECONDS"),
         "Seconds between signs of life in a stream that waits for the engine.",
     ),

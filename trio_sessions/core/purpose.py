@@ -41,18 +41,21 @@ def purpose_of(chat: ChatBody) -> Purpose | None:
         return None
     asked = _text(last)
     if chat.fields.get("tools"):
-        return "summary" if _says(_SUMMARY, asked[:_LOOKED_AT]) else None
-    looked_at = [asked[:_LOOKED_AT], asked[-_LOOKED_AT:]]
+        return "summary" if _hints(asked[:_LOOKED_AT]) and _SUMMARY.search(asked[:_LOOKED_AT]) else None
+    looked_at = [asked[:_LOOKED_AT]]
+    if len(asked) > _LOOKED_AT:
+        looked_at.append(asked[-_LOOKED_AT:])
     first = chat.messages[0]
     if first.get("role") in ("system", "developer"):
         looked_at.append(_text(first)[:_LOOKED_AT])
-    if any(_says(_TITLE, text) for text in looked_at):
+    looked_at = [text for text in looked_at if _hints(text)]
+    if any(_TITLE.search(text) for text in looked_at):
         return "title"
-    return "summary" if any(_says(_SUMMARY, text) for text in looked_at) else None
+    return "summary" if any(_SUMMARY.search(text) for text in looked_at) else None
 
 
-def _says(pattern: re.Pattern[str], text: str) -> bool:
-    return any(hint in text for hint in _HINTS) and pattern.search(text) is not None
+def _hints(text: str) -> bool:
+    return any(hint in text for hint in _HINTS)
 
 
 def _text(message: Mapping[str, Any]) -> str:

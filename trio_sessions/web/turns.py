@@ -96,7 +96,7 @@ class TurnRoutes:
             return
         settings = self._gateway.settings
         async with trio.open_nursery() as nursery:
-            stream = EventStream(send, nursery, grace=settings.stream_grace, interval=settings.keep_alive)
+            stream = EventStream(send, nursery, grace=settings.stream_grace, interval=settings.stream_keep_alive)
             await self._answer(target, dialect, replace(request, waiting=stream), scope, send, stream)
 
     async def _answer(

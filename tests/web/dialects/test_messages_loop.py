@@ -125,7 +125,7 @@ async def test_it_stays_one_line(start: Start, stream: bool, thinking: Any) -> N
 
 
 async def test_so_it_does_in_streams_that_begin_before_the_answer(start: Start) -> None:
-    session = await (await start(stream_grace=0, keep_alive=0.01)).session()
+    session = await (await start(stream_grace=0, stream_keep_alive=0.01)).session()
     async with sdk(session) as client:
         agent = Agent(client, stream=True, thinking={"type": "adaptive"})
         await converse(agent)

@@ -77,7 +77,7 @@ async def test_so_does_one_that_began_before_the_answer(serve: Serve, name: str)
 
 async def test_the_client_is_kept_waiting_with_empty_deltas(serve: Serve) -> None:
     held = HeldCalls()
-    served = await serve(ScriptedEngine(otherwise=held), stream_grace=0, keep_alive=0.01)
+    served = await serve(ScriptedEngine(otherwise=held), stream_grace=0, stream_keep_alive=0.01)
     seen: list[Any] = []
     async with sdk(await served.session()) as client:
         async for event in await client.messages.create(**asked(), stream=True):

@@ -156,7 +156,7 @@ class Waiting:
 
 async def waiting(serve: Serve, talk: Any, **settings: Any) -> None:
     held = HeldCalls()
-    served = await serve(ScriptedEngine(otherwise=held), stream_grace=0, keep_alive=0.01, **settings)
+    served = await serve(ScriptedEngine(otherwise=held), stream_grace=0, stream_keep_alive=0.01, **settings)
     async with agent_in(await served.session()) as talking:
         await talk(Waiting(talking, held))
 
@@ -183,7 +183,7 @@ async def test_a_stream_that_waits_shows_that_it_is_alive(serve: Serve) -> None:
 
 async def test_the_streaming_helper_waits_too(serve: Serve) -> None:
     held = HeldCalls()
-    served = await serve(ScriptedEngine(held), stream_grace=0, keep_alive=0.01)
+    served = await serve(ScriptedEngine(held), stream_grace=0, stream_keep_alive=0.01)
     async with (
         agent_in(await served.session()) as talking,
         talking.client.responses.stream(model="m", input="hi") as stream,
@@ -232,7 +232,7 @@ async def test_an_error_in_an_open_stream_is_its_last_event(serve: Serve, step: 
 
 async def test_the_streaming_helper_delivers_the_failure(serve: Serve) -> None:
     held = HeldCalls()
-    served = await serve(ScriptedEngine(held), stream_grace=0, keep_alive=0.01)
+    served = await serve(ScriptedEngine(held), stream_grace=0, stream_keep_alive=0.01)
     async with (
         agent_in(await served.session()) as talking,
         talking.client.responses.stream(model="m", input="hi") as stream,
