@@ -244,7 +244,7 @@ def _require(holds: bool, otherwise: str) -> None:
 
 
 def _require_between(option: str, value: float, least: float, most: float) -> None:
-    _require(least <= value <= most, f"{option} must be between {least:g} and {most:g}, got {value:g}")
+    _require(least <= value <= most, f"{option} must be between {least:g} and {most:.12g}, got {value:g}")
 
 
 def _require_ports(base: int, workers: int, port: int) -> None:

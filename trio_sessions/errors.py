@@ -138,9 +138,20 @@ class ContextOverflow(InvalidRequest):
 
 
 class SessionExpired(InvalidRequest):
-    """The session's deadline has passed: it takes no more turns. What it has can still be read."""
+    """The session's deadline has passed: it takes no more turns. What it has can still be read.
+
+    Attributes:
+        running: whether it passed while the turn ran.
+    """
 
     code: ClassVar[str] = "session_expired"
+
+    def __init__(self, session_id: str, *, running: bool) -> None:
+        super().__init__(
+            f"session deadline passed: session_id={session_id}; it takes no more turns, and what it has can still be "
+            "read (see --session-deadline)"
+        )
+        self.running = running
 
 
 class MatcherFailed(SessionError):

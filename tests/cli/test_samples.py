@@ -81,6 +81,13 @@ def test_a_session_is_asked_for_once(gateway, tmp_path):
     assert sorted(gateway.lines) == ["GET /health", "POST /sessions/1/samples", "POST /sessions/2/samples"]
 
 
+def test_a_session_may_be_named_by_its_url(gateway, tmp_path):
+    """That is what an agent was given, whatever comes behind it."""
+    urls = ["http://h/sessions/1", "https://h:1/prefix/sessions/2/v1", "http://h/sessions/3/agents/a/v1/messages"]
+    assert run(gateway, *urls, out=tmp_path / "s.jsonl") == 0
+    assert [row["session_id"] for row in read(tmp_path / "s.jsonl")] == ["1", "2", "3"]
+
+
 def test_what_has_no_samples_is_named(gateway, tmp_path, capsys):
     path = tmp_path / "s.safetensors"
     assert run(gateway, "empty", "7", "cut", out=path) == 0

@@ -14,6 +14,8 @@ from trio_sessions.testing.engine import ScriptedEngine, chat_answer
 
 BODY = compact({"messages": [user("a")]})
 
+HINT = b"turns go to /sessions/{id}/v1/..., and POST /sessions makes a session"
+
 
 def request(line: str, body: bytes = BODY, *headers: str) -> bytes:
     lines = [f"{line} HTTP/1.1", "host: x", f"content-length: {len(body)}", *headers]
@@ -53,7 +55,10 @@ async def test_no_session_is_no_turn(served: Served) -> None:
     async with await served.connect() as connection:
         await connection.send(request(f"POST /sessions//{CHAT}"))
         response = await connection.response()
-    assert (response.status, response.body) == (404, b'{"error":"not found: POST /sessions//%b"}' % CHAT.encode())
+    assert (response.status, response.body) == (
+        404,
+        b'{"error":"not found: POST /sessions//%b; %b"}' % (CHAT.encode(), HINT),
+    )
 
 
 class TestHeads:

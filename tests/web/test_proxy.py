@@ -272,3 +272,31 @@ class TestOverHTTP:
             session = await (await serve(engine)).session()
             text = error_text(await session.served.client.get(f"{session.path}/v1/models"), 502)
         assert text.startswith("backend transport error: ConnectError: ")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "turn"),
+    [
+        ("POST", "chat/completions", "v1/chat/completions"),
+        ("POST", "responses", "v1/responses"),
+        ("POST", "v1/v1/responses", "v1/responses"),
+        ("POST", "v1/messages/v1/messages", "v1/messages"),
+        ("GET", "v1/responses", None),
+    ],
+)
+async def test_who_misses_a_turns_path_is_told_where_it_is(
+    serve: Serve, method: str, path: str, turn: str | None
+) -> None:
+    session = await proxying(serve)
+    answer = await session.served.client.request(method, f"{session.path}/{path}", json={})
+    clients = "OpenAI's clients need a base URL that ends in /v1, Anthropic's one without"
+    advice = f"turns are POST, not {method}" if turn is None else f"turns go to {turn}, so {clients}"
+    assert_error(answer, 404, f"not found: {method} {path} is no turn: {advice}")
+    assert session.served.engine.calls == []
+
+
+async def test_who_has_no_session_is_told_how_to_make_one(serve: Serve) -> None:
+    served = await serve()
+    answer = await served.client.post("/v1/messages", json={})
+    hint = "turns go to /sessions/{id}/v1/..., and POST /sessions makes a session"
+    assert_error(answer, 404, f"not found: POST /v1/messages; {hint}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -76,7 +77,8 @@ async def export_and_report(
     Raises:
         ConfigurationError: an option is wrong; nothing is asked for or written then.
     """
-    sessions = list(dict.fromkeys(session))
+    # What an agent was given is the URL of the session.
+    sessions = list(dict.fromkeys(re.sub(r"^https?://.*/sessions/([^/]+).*", r"\1", name) for name in session))
     if max_seq_len is not None and max_seq_len < 1:
         raise ConfigurationError(f"--max-seq-len must be at least 1, got {max_seq_len}")
     with _about("--gateway"):

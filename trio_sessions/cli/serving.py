@@ -81,6 +81,8 @@ trio-sessions {__version__} is ready at {url}
     curl -s {url}/sessions/<id>/v1/chat/completions -H 'content-type: application/json' -d '{turn}'
   Base URL for an OpenAI client:
     {url}/sessions/<id>/v1
+  Base URL for an Anthropic client, Claude Code for one:
+    {url}/sessions/<id>
   Records for a trainer:
     curl -s {url}/sessions/<id>
 

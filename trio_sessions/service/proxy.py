@@ -15,7 +15,10 @@ from trio_sessions.service.registry import SessionRegistry
 from trio_sessions.service.replies import Reply, pass_through
 from trio_sessions.service.session import Session
 
-__all__ = ["ALLOWED_PATHS", "EngineProxy"]
+__all__ = ["ALLOWED_PATHS", "TURN_PATHS", "EngineProxy"]
+
+TURN_PATHS: Final = ("v1/chat/completions", "v1/messages", "v1/responses")
+"""Where turns go, below a session."""
 
 # What an agent needs beside turns. Everything else an engine serves (weights, caches, aborts) is its trainer's.
 ALLOWED_PATHS: Final = frozenset(
@@ -36,6 +39,18 @@ ALLOWED_PATHS: Final = frozenset(
 _MODEL: Final = re.compile(r"v1/models/[^?#]+")
 # Empty and dot segments, back slashes, control characters, and slashes that were hidden by encoding.
 _AMBIGUOUS: Final = re.compile(r"//|/\.\.?(/|$)|[\\\x00-\x1f\x7f]|%2f|%5c|^\*$", re.IGNORECASE)
+
+
+def _reason(method: str, path: str) -> str:
+    """What the client most likely meant; agents show it to people."""
+    turn = next((turn for turn in TURN_PATHS if path.endswith(turn.removeprefix("v1/"))), None)
+    if turn is None:
+        return "is not proxied to the engine (see --open-proxy)"
+    if path == turn:
+        return f"is no turn: turns are POST, not {method}"
+    return (
+        f"is no turn: turns go to {turn}, so OpenAI's clients need a base URL that ends in /v1, Anthropic's one without"
+    )
 
 
 class EngineProxy:
@@ -65,7 +80,7 @@ class EngineProxy:
         path = unquote(request.path)
         allowed = self._open or path in ALLOWED_PATHS or _MODEL.fullmatch(path) is not None
         if not allowed or _AMBIGUOUS.search(request.path) or _AMBIGUOUS.search(f"/{path}"):
-            raise NotProxied(f"not found: {request.method} {path} is not proxied to the engine (see --open-proxy)")
+            raise NotProxied(f"not found: {request.method} {path} {_reason(request.method, path)}")
         with self._registry.running(session):
             async with session.request_nursery():
                 answer = await self._engine.call(request)

@@ -81,13 +81,7 @@ class Session:
         if self._closed:
             raise SessionNotFound(self.id)
         if trio.current_time() >= self.expires:
-            raise self._expired()
-
-    def _expired(self) -> SessionExpired:
-        return SessionExpired(
-            f"session deadline passed: session_id={self.id}; it takes no more turns, and what it has can still be "
-            "read (see --session-deadline)"
-        )
+            raise SessionExpired(self.id, running=False)
 
     def mark_compared(self, checkpoint: Checkpoint) -> bool:
         """Whether ``checkpoint`` is compared with its canonical rendering for the first time. Thread-safe."""
@@ -197,4 +191,4 @@ class Session:
         if not completed:
             if self._cancelled_because is not None:
                 raise self._cancelled_because()
-            raise self._expired()
+            raise SessionExpired(self.id, running=True)

@@ -457,7 +457,7 @@ def _harmless(error: SessionError) -> dict[str, str]:
 
 def _outcome_of(error: SessionError) -> TurnOutcome:
     match error:
-        case ServerDraining() | ClientDisconnected() | SessionExpired() | TurnCancelled():
+        case ServerDraining() | ClientDisconnected() | SessionExpired(running=True) | TurnCancelled():
             return "cancelled"
         case InvalidRequest() | SessionNotFound():
             return "refused"

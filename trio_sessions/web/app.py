@@ -18,6 +18,7 @@ from trio_sessions.engine.base import EngineCall, Headers
 from trio_sessions.errors import NotProxied, SampleAssemblyFailed
 from trio_sessions.observe import METRICS_CONTENT_TYPE
 from trio_sessions.service.gateway import Gateway
+from trio_sessions.service.proxy import TURN_PATHS
 from trio_sessions.service.replies import Reply
 from trio_sessions.web.dialects.messages.models import models_question
 from trio_sessions.web.errors import error_reply, reply_for, status_of
@@ -100,6 +101,8 @@ def create_app(gateway: Gateway) -> QuartTrio:
     @app.errorhandler(HTTPException)
     async def http_error(error: HTTPException) -> Response:
         text = f"{(error.name or 'error').lower()}: {request.method} {request.path}"
+        if error.code == 404 and request.path.endswith(TURN_PATHS):
+            text += "; turns go to /sessions/{id}/v1/..., and POST /sessions makes a session"
         response = _response(error_reply(error.code or 500, text))
         for name, value in error.get_headers():
             if name.lower() == "allow":

@@ -301,6 +301,10 @@ class TestFields:
         (b'{"messages":[{"role":"user","content":"a"}],"stop_sequences":[1]}', "stop_sequences[0]: expected `str`"),
         (b'{"messages":[{"role":"user","content":"a"}],"tools":[1]}', "tools[0]: expected `object`, got `int`"),
         (
+            b'{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}]}',
+            "tools[0]: is OpenAI's form; a tool here has name, description and input_schema, and no type",
+        ),
+        (
             b'{"messages":[{"role":"user","content":"a"}],"tools":[{"name":"a"}]}',
             "tools[0]: object missing required field `input_schema`",
         ),

@@ -22,6 +22,10 @@ def tool_fields(tools: Sequence[dict[str, Any]] | None, choice: ToolChoice | Non
     functions = []
     for index, tool in enumerate(tools or ()):
         kind = tool.get("type")
+        if "function" in tool:
+            raise InvalidRequest(
+                f"tools[{index}]: is OpenAI's form; a tool here has name, description and input_schema, and no type"
+            )
         if "input_schema" in tool or kind is None or kind == "custom":
             functions.append(_function(shaped(tool, Tool, f"tools[{index}]")))
         else:
