@@ -194,7 +194,7 @@ async def test_calls_with_one_id_are_told_apart_by_what_else_was_sent(serve: Ser
     Here all of them show the same input as well, and what was sampled last is not what the client has.
     """
     raw, spelled = call("patch", "a"), call("patch", '{"input":"a"}')
-    session = await tree(serve, answer("one", raw), answer("other", spelled), answer("", spelled))
+    session = await tree(serve, answer("one", raw), answer("other", spelled), answer("one", spelled))
     items: Items = [HI]
     lines = [without_ids(await respond(session, HI, tools=[PATCH])) for _ in range(2)]
     returned = result(kind="custom_tool_call_output")

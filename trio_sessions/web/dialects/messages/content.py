@@ -127,9 +127,9 @@ def content_blocks(answer: ChatAnswer, *, response_id: str, thinking: bool) -> S
 
 def _object(arguments: str) -> bytes:
     """``arguments`` as a JSON object; text that is none becomes the only member of one."""
-    if not arguments.strip():
-        return b"{}"
     spelled = arguments.encode()
+    if not spelled.strip():
+        return b"{}"
     try:
         # As deep in a request as it will be when it comes back.
         if isinstance(json.decode(spelled), dict) and json.decode(b"[" * _DEEPER + spelled + b"]" * _DEEPER):
