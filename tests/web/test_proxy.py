@@ -295,8 +295,10 @@ async def test_who_misses_a_turns_path_is_told_where_it_is(
     assert session.served.engine.calls == []
 
 
-async def test_who_has_no_session_is_told_how_to_make_one(serve: Serve) -> None:
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/session/x/v1/responses"])
+async def test_who_has_no_session_is_told_how_to_make_one(serve: Serve, path: str) -> None:
     served = await serve()
-    answer = await served.client.post("/v1/messages", json={})
+    answer = await served.client.post(path, json={})
     hint = "turns go to /sessions/{id}/v1/..., and POST /sessions makes a session"
-    assert_error(answer, 404, f"not found: POST /v1/messages; {hint}")
+    assert_error(answer, 404, f"not found: POST {path}; {hint}")
+    assert served.engine.calls == []

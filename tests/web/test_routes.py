@@ -138,7 +138,7 @@ async def test_deleting_one_session_leaves_the_others(served: Served) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", "/"), ("GET", "/nope"), ("POST", "/v1/chat/completions"), ("POST", "/flush_cache"), ("GET", "/session")],
+    [("GET", "/"), ("GET", "/nope"), ("POST", "/v1/completions"), ("POST", "/flush_cache"), ("GET", "/session")],
 )
 async def test_a_path_outside_the_contract_is_a_json_404(served: Served, method: str, path: str) -> None:
     assert_error(await served.client.request(method, path), 404, f"not found: {method} {path}")
