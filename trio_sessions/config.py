@@ -90,6 +90,8 @@ class Settings:
         session_deadline: seconds after which a session takes no more turns and those that run are cancelled; None for
             never.
         retry_window: seconds for which a committed answer is given again to a request that says it is a retry.
+        retry_linger: seconds for which a turn goes on whose client has gone, where the request said that it may be
+            retried: a retry within that time joins it.
         on_delete: what becomes of turns that are at the engine when their session is deleted: ``answer`` answers them
             and records nothing, ``cancel`` cancels them.
         engine_timeout: seconds until an engine call is given up.
@@ -133,6 +135,7 @@ class Settings:
     max_seq_len: int | None = None
     session_deadline: float | None = None
     retry_window: float = 60.0
+    retry_linger: float = 0.0
     on_delete: OnDelete = "answer"
     engine_timeout: float = 600.0
     stream_grace: float = 0.5
@@ -183,6 +186,7 @@ class Settings:
         if self.session_deadline is not None:
             _require_between("--session-deadline", self.session_deadline, 0.001, _MOST_SECONDS)
         _require_between("--retry-window", self.retry_window, 0, _MOST_SECONDS)
+        _require_between("--retry-linger", self.retry_linger, 0, _MOST_SECONDS)
         _require(self.on_delete in get_args(OnDelete), f"--on-delete must be answer or cancel, got {self.on_delete}")
         _require_between("--engine-timeout", self.engine_timeout, 0.001, _MOST_SECONDS)
         _require_between("--stream-grace", self.stream_grace, 0, _MOST_SECONDS)

@@ -259,6 +259,42 @@ async def test_a_client_that_leaves_alone_ends_its_turn_and_the_retry_is_a_new_o
     assert len(await flights.session.records()) == 1
 
 
+async def lingering(serve: Serve, nursery: trio.Nursery, seconds: float) -> Flights:
+    held = HeldCalls()
+    served = await serve(ScriptedEngine(otherwise=held), mode="tree", retry_linger=seconds)
+    return Flights(served, await served.session(), held, nursery)
+
+
+async def test_a_turn_may_wait_for_the_retry_of_a_client_that_gave_up(serve: Serve, nursery: trio.Nursery) -> None:
+    """So do SDKs whose own timeout strikes: each attempt is gone before the next comes."""
+    flights = await lingering(serve, nursery, 60.0)
+    await flights.start("first", FIRST)
+    for name, before in (("second", "first"), ("third", "second")):
+        await flights.leave(before)
+        await flights.start(name, AGAIN)
+    await flights.answer(chat_answer("ok"))
+    assert content(flights.replies["third"]) == "ok"
+    assert len(flights.session.served.engine.calls) == 1
+    assert flights.session.served.engine.cancelled == 0
+    assert "undelivered" not in await flights.session.metadata()
+
+
+async def test_it_waits_no_longer_than_it_may(serve: Serve, nursery: trio.Nursery) -> None:
+    flights = await lingering(serve, nursery, 0.05)
+    engine = flights.session.served.engine
+    await flights.start("first", FIRST)
+    await flights.leave("first")
+    await until(lambda: engine.cancelled == 1)
+    assert await flights.session.records() == []
+
+
+async def test_one_that_nobody_may_retry_does_not_wait(serve: Serve, nursery: trio.Nursery) -> None:
+    flights = await lingering(serve, nursery, 60.0)
+    await flights.start("first", {})
+    await flights.leave("first")
+    assert flights.session.served.engine.cancelled == 1
+
+
 async def test_what_one_of_two_clients_received_is_not_undelivered(flights: Flights) -> None:
     """The first gets its answer, and the one that joined it leaves while it is sent."""
     await flights.start("first", FIRST)

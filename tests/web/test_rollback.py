@@ -243,3 +243,13 @@ class TestDeferredRollback:
         async with session.unchanged():
             retry = await session.chat(*conversation(1), user("x"), chat_template_kwargs={"pinned": False})
         assert retry.status_code == 400
+
+
+async def test_the_metadata_say_how_many_turns_were_replaced(session: Session) -> None:
+    """An agent that drops what it got replaces turn after turn, and would not know."""
+    assert "replaced_turns" not in await session.metadata()
+    await session.turn(user("a"))
+    for number in (1, 2):
+        await session.turn(user("a"), assistant(f"not what was said {number}"), user("b"))
+        assert (await session.metadata())["replaced_turns"] == number
+    assert len(await session.records()) == 1

@@ -262,6 +262,12 @@ SERVE_OPTIONS: Final = (
         "Seconds for which a committed answer is given again to a request that says it is a retry.",
     ),
     _setting(
+        "retry_linger",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds for which a turn goes on whose client has gone, where the request said that it may be retried: a "
+        "retry within that time joins it, else it is cancelled.",
+    ),
+    _setting(
         "on_delete",
         kinds.choice(get_args(OnDelete)),
         "Turns that are at the engine when their session is deleted: answer answers them and records nothing, cancel "

@@ -94,6 +94,7 @@ class Gateway:
             ),
             max_trim_tokens=renderer.max_trim_tokens,
             max_seq_len=settings.max_seq_len,
+            retry_linger=settings.retry_linger,
             metrics=self.metrics,
             clock=clock,
             offloader=offloader,

@@ -82,6 +82,8 @@ class SessionInspector:
             {"turn": turn, **event.to_json()} for turn, checkpoint in enumerate(path) for event in checkpoint.events
         ]:
             metadata["boundary_events"] = events
+        if session.replaced_turns:
+            metadata["replaced_turns"] = session.replaced_turns
         if lost := [turn for turn, checkpoint in enumerate(path) if checkpoint in undelivered]:
             metadata[UNDELIVERED] = lost
         if self._tree and forest is not None:

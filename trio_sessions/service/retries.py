@@ -76,6 +76,7 @@ class Attempt:
         self._joined = 0
         self._unattended = trio.Event()
         self._unattended.set()
+        self._joined_again = trio.Event()
         self._writer: AnswerWriter | None = None
         self._readied = trio.Event()
         self._result: AttemptResult | Exception | None = None
@@ -106,11 +107,13 @@ class Attempt:
         if not self._joined:
             self._unattended = trio.Event()
         self._joined += 1
+        self._joined_again.set()
         try:
             yield
         finally:
             self._joined -= 1
             if not self._joined:
+                self._joined_again = trio.Event()
                 self._unattended.set()
 
     async def writer(self) -> AnswerWriter:
@@ -138,11 +141,16 @@ class Attempt:
         # Each of those who waited raises it anew.
         raise self._result.with_traceback(None)
 
-    async def left_alone(self) -> None:
-        """Its own client has gone; returns when nobody else waits for it any more."""
+    async def left_alone(self, *, linger: float) -> None:
+        """Its own client has gone; returns when nobody else waits for it, or has come within ``linger`` seconds."""
         self._attended = False
-        while self._joined:
-            await self._unattended.wait()
+        while True:
+            while self._joined:
+                await self._unattended.wait()
+            with trio.move_on_after(linger):
+                await self._joined_again.wait()
+            if not self._joined:
+                break
         self.abandoned = True
 
 

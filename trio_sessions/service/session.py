@@ -34,6 +34,7 @@ class Session:
         lock: held to prepare and to commit a turn, never during an engine call.
         attempts: what of its requests may be retried.
         delivery: what became of the answers.
+        replaced_turns: how many recorded turns later ones took the place of.
         sent: the messages of the request that committed last, or None; what a request repeats of them is known.
     """
 
@@ -53,6 +54,7 @@ class Session:
         self.lock = trio.Lock()
         self.attempts = SessionAttempts(window=retry_window)
         self.delivery = Delivery()
+        self.replaced_turns = 0
         self.sent: SentMessages | None = None
         # Reading twice must not count twice. Threads compare.
         self._compared: WeakSet[Checkpoint] = WeakSet()

@@ -130,6 +130,7 @@ class TurnPipeline:
         planner: finds out the prompt of a request.
         max_trim_tokens: how many trailing ids of a stored turn a prompt may replace.
         max_seq_len: most ids of a prompt and its answer; None for no limit.
+        retry_linger: seconds for which a turn goes on whose client has gone and may come again.
         metrics: counters and histograms.
         clock: wall clock for records, seconds since the epoch.
         offloader: threads for long computations.
@@ -143,6 +144,7 @@ class TurnPipeline:
         planner: Planner,
         max_trim_tokens: int,
         max_seq_len: int | None,
+        retry_linger: float,
         metrics: Metrics,
         clock: Callable[[], float],
         offloader: Offloader,
@@ -152,6 +154,7 @@ class TurnPipeline:
         self._planner = planner
         self._max_trim_tokens = max_trim_tokens
         self._max_seq_len = max_seq_len
+        self._retry_linger = retry_linger
         self._metrics = metrics
         self._clock = clock
         self._offload_json = offloader.run_json
@@ -174,7 +177,7 @@ class TurnPipeline:
             await request.gone()
             # Those who joined the turn still want its answer.
             if turn is not None and turn.attempt is not None:
-                await turn.attempt.left_alone()
+                await turn.attempt.left_alone(linger=self._retry_linger)
 
         try:
             with self._registry.running(session), self._metrics.turns_in_flight.track_inprogress():
@@ -370,6 +373,7 @@ class TurnPipeline:
         self._metrics.prompt_tokens.inc(len(plan.request.input_ids))
         self._metrics.sampled_tokens.inc(len(digest.completion.token_ids))
         self._metrics.rollbacks.inc(plan.attachment.discards)
+        session.replaced_turns += plan.attachment.discards
         self._metrics.synthetic_tokens.inc(plan.extension.synthetic)
         self._metrics.replaced_tokens.inc(kept.trimmed)
         for event in plan.events:
