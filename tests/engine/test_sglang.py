@@ -313,6 +313,7 @@ LIMIT = 10_000
         # A thousand times as much as is sent.
         response(gzip.compress(b"x" * 2**22), headers=(("content-encoding", "gzip"),)),
     ],
+    ids=["of known length", "to the end", "compressed"],
 )
 async def test_an_answer_that_is_too_large_is_no_answer(answer):
     async with (
@@ -677,6 +678,8 @@ async def test_whoever_takes_a_stream_may_give_it_up():
         (CHUNKED + _chunk(b"x"), "RemoteProtocolError"),
         (response(gzip.compress(b"x"), headers=(("content-encoding", "gzip"),)), "DecodingError"),
     ],
+    # What gzip writes tells the time, and names of tests must not.
+    ids=["too large in chunks", "too large at once", "cut off", "compressed"],
 )
 async def test_a_stream_that_is_no_answer(sent, kind):
     async def take(piece: bytes) -> None:
