@@ -56,11 +56,12 @@ class ModelPlan:
 
 @dataclass(repr=False)
 class ModelSession:
-    """A session: its turns, how often the line of them changed, and whether it was deleted."""
+    """A session: its turns, how often the line of them changed, how many were replaced, whether it was deleted."""
 
     id: str
     turns: list[ModelTurn] = field(default_factory=list)
     version: int = 0
+    replaced: int = 0
     closed: bool = False
 
     def __repr__(self) -> str:
@@ -149,6 +150,7 @@ class ModelSession:
             return "stale"
         choice = response["choices"][0]
         sampled = [entry[1] for entry in choice["meta_info"]["output_token_logprobs"]]
+        self.replaced += plan.discards
         self.turns[plan.keep :] = [
             ModelTurn(
                 messages=[*plan.messages, choice["message"]],

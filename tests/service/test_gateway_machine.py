@@ -166,6 +166,8 @@ class GatewayMachine(RuleBasedStateMachine):
         self.driver.run_until(lambda: task.done)
         answer = json.loads(task.result())
         metadata: dict[str, Any] = {"accumulated_token_ids": model.ids, "max_trim_tokens": 0}
+        if model.replaced:
+            metadata["replaced_turns"] = model.replaced
         if model.turns:
             findings = answer["metadata"].pop("tito_session_mismatch")
             differs = text_of(spell(model.messages)) != text_of(model.ids)
