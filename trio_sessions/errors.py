@@ -19,6 +19,7 @@ __all__ = [
     "InvalidRequest",
     "LibraryMissing",
     "MatcherFailed",
+    "MemoryExhausted",
     "NodeCapReached",
     "NotProxied",
     "PrefixMismatch",
@@ -30,7 +31,10 @@ __all__ = [
     "SessionError",
     "SessionExpired",
     "SessionNotFound",
+    "SessionUnreadable",
+    "StoreUnavailable",
     "TokenizationFailed",
+    "TooManySessions",
     "TruncatedGeneration",
     "TurnCancelled",
 ]
@@ -78,6 +82,33 @@ class SessionNotFound(SessionError):
     def __init__(self, session_id: str) -> None:
         super().__init__(f"session not found: session_id={session_id}")
         self.session_id = session_id
+
+
+class SessionUnreadable(SessionError):
+    """What was written down of the session is damaged; it cannot be served any more."""
+
+    code: ClassVar[str] = "session_unreadable"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"session lost: session_id={session_id}; what the journal has of it is damaged")
+
+
+class StoreUnavailable(SessionError):
+    """The journal cannot be written or read now; the session is what it was."""
+
+    code: ClassVar[str] = "store_unavailable"
+
+
+class TooManySessions(SessionError):
+    """There are as many sessions as there may be; deleting one makes room."""
+
+    code: ClassVar[str] = "too_many_sessions"
+
+
+class MemoryExhausted(SessionError):
+    """The sessions that are in use take all the memory they may have; it may be free again later."""
+
+    code: ClassVar[str] = "memory_exhausted"
 
 
 class InvalidRequest(SessionError):

@@ -66,6 +66,38 @@ class Metrics:
             registry=self.registry,
         )
         self.sessions_open = Gauge("trio_sessions_sessions_open", "Sessions that exist.", registry=self.registry)
+        self.sessions_in_memory = Gauge(
+            "trio_sessions_sessions_in_memory",
+            "Sessions that are in memory; the others are in the journal until they are used.",
+            registry=self.registry,
+        )
+        self.session_bytes = Gauge(
+            "trio_sessions_session_bytes", "Memory that sessions take, as it is reckoned.", registry=self.registry
+        )
+        self.sessions_spilled = Counter(
+            "trio_sessions_sessions_spilled", "Sessions that left memory for the journal.", registry=self.registry
+        )
+        self.sessions_loaded = Counter(
+            "trio_sessions_sessions_loaded", "Sessions that came back from the journal.", registry=self.registry
+        )
+        self.sessions_expired = Counter(
+            "trio_sessions_sessions_expired", "Sessions deleted because nobody used them.", registry=self.registry
+        )
+        self.sessions_lost = Counter(
+            "trio_sessions_sessions_lost", "Sessions that were found damaged in the journal.", registry=self.registry
+        )
+        self.journal_seconds = Histogram(
+            "trio_sessions_journal_seconds",
+            "Time until an event was on the disk, of events that are waited for.",
+            buckets=_OVERHEAD_BUCKETS,
+            registry=self.registry,
+        )
+        self.journal_bytes = Counter(
+            "trio_sessions_journal_bytes", "Bytes of events written to the journal.", registry=self.registry
+        )
+        self.journal_failures = Counter(
+            "trio_sessions_journal_failures", "Writes to the journal that failed.", registry=self.registry
+        )
         self.prompt_tokens = Counter(
             "trio_sessions_prompt_tokens", "Prompt tokens of committed turns.", registry=self.registry
         )

@@ -36,11 +36,13 @@ class StoredSession:
         id: its id.
         created: its first event.
         turns: how many turns stand.
+        events: how many events it has.
     """
 
     id: str
     created: SessionCreated
     turns: int
+    events: int
 
 
 class Store(Protocol):
@@ -70,6 +72,9 @@ class Store(Protocol):
     def note(self, session_id: str, event: Callable[[], Event]) -> None:
         """As ``append``, for what may be lost in a crash."""
 
+    def written(self, session_id: str) -> bool:
+        """Whether all that was taken for a session is written, so that ``load`` gives it back."""
+
     async def delete(self, session_id: str) -> None:
         """Forget all events of a session.
 
@@ -81,5 +86,6 @@ class Store(Protocol):
         """All events of a session, in order; empty where it has none.
 
         Raises:
+            SessionUnreadable: they are damaged.
             StoreUnavailable: they cannot be read.
         """

@@ -29,6 +29,10 @@ class MemoryStore:
     def note(self, session_id: str, event: Callable[[], Event]) -> None:
         """Nothing to do."""
 
+    def written(self, session_id: str) -> bool:
+        """Never."""
+        return False
+
     async def delete(self, session_id: str) -> None:
         """Nothing to do."""
 

@@ -15,13 +15,17 @@ from trio_sessions.errors import (
     EngineUnreachable,
     InvalidRequest,
     MatcherFailed,
+    MemoryExhausted,
     NodeCapReached,
     NotProxied,
     SampleAssemblyFailed,
     ServerDraining,
     SessionError,
     SessionNotFound,
+    SessionUnreadable,
+    StoreUnavailable,
     TokenizationFailed,
+    TooManySessions,
     TruncatedGeneration,
     TurnCancelled,
 )
@@ -37,16 +41,20 @@ STATUS: Final[Mapping[type[SessionError], int]] = {
     SessionNotFound: 404,
     NotProxied: 404,
     SampleAssemblyFailed: 422,
+    TooManySessions: 429,
     ClientDisconnected: 499,
+    SessionUnreadable: 500,
     MatcherFailed: 500,
     TokenizationFailed: 500,
     BadEngineAnswer: 502,
     EngineUnreachable: 502,
     ServerDraining: 503,
     TurnCancelled: 503,
+    StoreUnavailable: 503,
+    MemoryExhausted: 503,
 }
 # They come again when the request does, although clients retry their statuses.
-_PERMANENT: Final = (TruncatedGeneration, MatcherFailed, TokenizationFailed)
+_PERMANENT: Final = (TruncatedGeneration, MatcherFailed, TokenizationFailed, SessionUnreadable)
 
 _RETRY_SOON: Final = (("retry-after", "1"),)
 # The SDKs of OpenAI and Anthropic heed it.
@@ -76,7 +84,7 @@ def advice_on(failure: Failure) -> Headers:
     """Headers that tell a client's SDK whether and when to try again, in whatever dialect it speaks."""
     if failure.permanent:
         return _NO_RETRY
-    return _RETRY_SOON if failure.status == 503 else ()
+    return _RETRY_SOON if failure.status in (429, 503) else ()
 
 
 def reply_for(error: Exception, *, path: str) -> Reply:

@@ -1,0 +1,7 @@
+"""The journal in an SQLite file."""
+
+from __future__ import annotations
+
+from trio_sessions.store.sqlite.store import Durability, SqliteStore
+
+__all__ = ["Durability", "SqliteStore"]

@@ -1,0 +1,234 @@
+"""The tables of a journal. Everything here is synchronous, and for one thread at a time."""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from trio_sessions.store.base import JournalIdentity
+from trio_sessions.store.sqlite.files import APPLICATION_ID, SCHEMA_VERSION
+
+__all__ = ["Append", "Database", "Forget", "Row", "RowsDamaged", "Write"]
+
+# Sessions have names in a table of their own, so that those can be named whose events are damaged. Events are in the
+# order in which they are read; a turn's is large, and lies in pages of its own.
+_SCHEMA: Final = f"""
+BEGIN;
+CREATE TABLE identity (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE sessions (id TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE events (
+    session TEXT NOT NULL, number INTEGER NOT NULL, checksum INTEGER NOT NULL, payload BLOB NOT NULL,
+    PRIMARY KEY (session, number)
+) WITHOUT ROWID;
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+COMMIT;
+"""
+_PAGE_BYTES: Final = 8192
+# A predecessor that is just being killed still holds the file for a moment.
+_PATIENCE_SECONDS: Final = 2.0
+
+
+class RowsDamaged(Exception):
+    """The events of a session are not as they were written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """One event to be written behind those of its session."""
+
+    session_id: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """All events of a session to be removed."""
+
+    session_id: str
+
+
+Write = Append | Forget
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One event as it is stored."""
+
+    number: int
+    checksum: int
+    payload: bytes
+
+
+class Database:
+    """An open journal, which no other process can open meanwhile.
+
+    Args:
+        path: the file, which is a journal or empty.
+        synced: whether a transaction is on the disk when it is committed, or a little later.
+
+    Raises:
+        sqlite3.Error: it cannot be opened.
+    """
+
+    def __init__(self, path: Path, *, synced: bool) -> None:
+        self._connection = sqlite3.connect(
+            path, timeout=_PATIENCE_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=16
+        )
+        self._next: dict[str, int] = {}
+        try:
+            self._execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+            # Also spares the file that processes share.
+            self._execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._execute("PRAGMA cell_size_check = ON")
+            # What was deleted need not be overwritten with zeros.
+            self._execute("PRAGMA secure_delete = OFF")
+            self._execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
+            if not self._execute("SELECT count(*) FROM sqlite_schema")[0][0]:
+                self._connection.executescript(_SCHEMA)
+            self._execute("PRAGMA journal_mode = WAL")
+            # Takes the lock, if nothing else has.
+            self._execute("BEGIN IMMEDIATE")
+            self._execute("ROLLBACK")
+        except sqlite3.Error:
+            self._connection.close()
+            raise
+        self.longest_payload = self._connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH) - _PAGE_BYTES
+
+    def close(self) -> None:
+        """Write everything to the file itself, and let others open it."""
+        # What cannot be moved there stays in the log beside it.
+        with suppress(sqlite3.Error):
+            self._connection.close()
+
+    def apply_log(self) -> int:
+        """Move what is in the log beside the file into the file; how many pages of it count.
+
+        Raises:
+            sqlite3.Error: there is no room, or the file is damaged.
+        """
+        frames: int = self._execute("PRAGMA wal_checkpoint(PASSIVE)")[0][1]
+        self._execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return max(frames, 0)
+
+    def identity(self) -> JournalIdentity | None:
+        """What its sessions are bound to; None where it is new."""
+        values = dict(self._execute("SELECT key, value FROM identity"))
+        if not values:
+            return None
+        return JournalIdentity(
+            mode=values["mode"],
+            rendering=values["rendering"],
+            worker=int(values["worker"]),
+            workers=int(values["workers"]),
+        )
+
+    def bind(self, identity: JournalIdentity) -> None:
+        """Bind its sessions, which are none yet, to ``identity``."""
+        rows = [(key, str(value)) for key, value in asdict(identity).items()]
+        with self._transaction():
+            self._connection.executemany("INSERT OR REPLACE INTO identity VALUES (?, ?)", rows)
+
+    def sessions(self) -> list[str]:
+        """The ids of all sessions, sorted."""
+        return [session_id for (session_id,) in self._execute("SELECT id FROM sessions ORDER BY id")]
+
+    def sessions_with_events(self) -> list[str]:
+        """As ``sessions``, as far as the events themselves can be read."""
+        found: set[str] = set()
+        for order in ("ASC", "DESC"):
+            with suppress(sqlite3.Error):
+                for (session_id,) in self._connection.execute(f"SELECT session FROM events ORDER BY session {order}"):
+                    found.add(session_id)
+        return sorted(found)
+
+    def complaints(self) -> list[str]:
+        """What is wrong with the structure of the file."""
+        return [text for (text,) in self._execute("PRAGMA quick_check(8)") if text != "ok"]
+
+    def read(self, session_id: str) -> Iterator[Row]:
+        """The events of a session, in order.
+
+        Raises:
+            RowsDamaged: they are not as they were written.
+            sqlite3.Error: they cannot be read.
+        """
+        rows = self._connection.execute(
+            "SELECT number, checksum, payload FROM events WHERE session = ? ORDER BY number", (session_id,)
+        )
+        for expected, (number, checksum, payload) in enumerate(rows):
+            if number != expected:
+                raise RowsDamaged(f"event {expected} is missing")
+            if not isinstance(payload, bytes) or checksum != _checksum(session_id, number, payload):
+                raise RowsDamaged(f"event {expected} is damaged")
+            yield Row(number, checksum, payload)
+
+    def continue_at(self, session_id: str, events: int) -> None:
+        """Say how many events a session has that was written before."""
+        self._next[session_id] = events
+
+    def write(self, writes: Sequence[Write]) -> None:
+        """Write all of ``writes`` down in their order, or nothing.
+
+        Raises:
+            sqlite3.Error: it cannot be written.
+        """
+        following: dict[str, int] = {}
+        with self._transaction():
+            for write in writes:
+                session_id = write.session_id
+                match write:
+                    case Append(payload=payload):
+                        number = following.get(session_id, self._next.get(session_id, 0))
+                        if number == 0:
+                            self._connection.execute("INSERT INTO sessions VALUES (?)", (session_id,))
+                        self._insert(session_id, Row(number, _checksum(session_id, number, payload), payload))
+                        following[session_id] = number + 1
+                    case Forget():
+                        self._connection.execute("DELETE FROM events WHERE session = ?", (session_id,))
+                        self._connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+                        following[session_id] = 0
+        for session_id, number in following.items():
+            if number:
+                self._next[session_id] = number
+            else:
+                self._next.pop(session_id, None)
+
+    def copy(self, session_id: str, rows: Iterator[Row]) -> None:
+        """Take over a session of another journal.
+
+        Raises:
+            RowsDamaged, sqlite3.Error: its rows cannot be read, or not be written; nothing was taken over.
+        """
+        with self._transaction():
+            self._connection.execute("INSERT INTO sessions VALUES (?)", (session_id,))
+            for row in rows:
+                self._insert(session_id, row)
+
+    def _insert(self, session_id: str, row: Row) -> None:
+        self._connection.execute(
+            "INSERT INTO events VALUES (?, ?, ?, ?)", (session_id, row.number, row.checksum, row.payload)
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._execute("COMMIT")
+        finally:
+            # Some errors end a transaction by themselves, and some do not.
+            if self._connection.in_transaction:
+                self._execute("ROLLBACK")
+
+    def _execute(self, statement: str) -> list[tuple[Any, ...]]:
+        return self._connection.execute(statement).fetchall()
+
+
+def _checksum(session_id: str, number: int, payload: bytes) -> int:
+    return zlib.crc32(payload, zlib.crc32(f"{session_id}/{number}".encode()))

@@ -1,0 +1,230 @@
+"""Opening a journal, whatever became of it: the sessions that are whole are found, those that are not are named."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from trio_sessions.errors import ConfigurationError
+from trio_sessions.store.base import JournalIdentity, StoredSession
+from trio_sessions.store.events import Event, InvalidEvent, SessionCreated, TurnCommitted, TurnsDiscarded, decode_event
+from trio_sessions.store.sqlite.database import Database, Row, RowsDamaged
+from trio_sessions.store.sqlite.files import WrittenAhead, beside, create_empty, require_ours
+
+__all__ = ["OpenedJournal", "open_journal"]
+
+_LOG: Final = "-wal"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedJournal:
+    """A journal that can be written to.
+
+    Attributes:
+        database: its tables.
+        found: its sessions.
+        lost: ids of sessions that were in it and are damaged.
+        unfinished: bytes at its end of transactions that were never finished; nobody was told that they were.
+        cut_off: bytes at its end that were finished once and are damaged; turns that were answered may be among them.
+        kept_at: where the damaged file is kept, if it was.
+    """
+
+    database: Database
+    found: tuple[StoredSession, ...] = ()
+    lost: tuple[str, ...] = ()
+    unfinished: int = 0
+    cut_off: int = 0
+    kept_at: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Survey:
+    found: tuple[StoredSession, ...] = ()
+    lost: tuple[str, ...] = ()
+    damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cut:
+    """Bytes of the log that do not count: of transactions that were never finished, and of some that were."""
+
+    unfinished: int = 0
+    finished: int = 0
+
+
+def open_journal(path: Path, identity: JournalIdentity, *, synced: bool) -> OpenedJournal:
+    """Open the journal at ``path``, make it if need be, and look through all of it. Takes as long as reading it.
+
+    Damaged sessions are left out; the whole ones go into a new file in its place, and the damaged one is kept beside it.
+
+    Args:
+        path: the file.
+        identity: what its sessions have to be bound to.
+        synced: as for ``Database``.
+
+    Raises:
+        ConfigurationError: it is another's file, of a newer version, in use, not to be opened, or its sessions are
+            bound to something else. It was not changed.
+    """
+    create_empty(path)
+    known = require_ours(path)
+    ahead = WrittenAhead.of(path)
+    database = _connect(path, synced=synced)
+    if database is None:
+        return _rescue(path, identity, None, _Survey(damaged=True), synced=synced)
+    try:
+        with _explained(path):
+            counted = database.apply_log() if known else 0
+        survey = _survey(database)
+        _require_bound(path, database, identity, survey)
+        if survey.damaged:
+            return _rescue(path, identity, database, survey, synced=synced)
+        return _opened(database, survey, _cut(ahead, counted))
+    except BaseException:
+        database.close()
+        raise
+
+
+def _connect(path: Path, *, synced: bool) -> Database | None:
+    """The database, or None where it is too damaged for SQLite to open."""
+    with _explained(path):
+        try:
+            return Database(path, synced=synced)
+        except sqlite3.Error as error:
+            if _is_damage(error):
+                return None
+            raise
+
+
+def _survey(database: Database) -> _Survey:
+    """Look at every event."""
+    found, lost = [], []
+    damaged = False
+    try:
+        damaged = bool(database.complaints())
+        names = database.sessions()
+    except sqlite3.Error:
+        damaged = True
+        names = database.sessions_with_events()
+    for session_id in names:
+        try:
+            found.append(_stored(session_id, database.read(session_id)))
+        except (RowsDamaged, InvalidEvent, sqlite3.Error):
+            lost.append(session_id)
+    return _Survey(found=tuple(found), lost=tuple(lost), damaged=damaged or bool(lost))
+
+
+def _stored(session_id: str, rows: Iterator[Row]) -> StoredSession:
+    created: Event | None = None
+    turns = events = 0
+    for row in rows:
+        event = decode_event(row.payload)
+        events += 1
+        match event:
+            case SessionCreated():
+                created = event
+            case TurnCommitted():
+                turns += 1 - event.discards
+            case TurnsDiscarded():
+                turns -= event.discards
+    if created is None:
+        raise RowsDamaged("its first event is missing")
+    return StoredSession(session_id, created, turns, events)
+
+
+def _require_bound(path: Path, database: Database, identity: JournalIdentity, survey: _Survey) -> None:
+    bound = database.identity()
+    if bound == identity:
+        return
+    if bound is None or not (survey.found or survey.lost):
+        with _explained(path):
+            database.bind(identity)
+        return
+    sessions = f"--store {path} holds {len(survey.found)} sessions"
+    other = "or give another --store"
+    if bound.mode != identity.mode:
+        raise ConfigurationError(f"{sessions} of --mode {bound.mode}; serve with that, {other}")
+    if (bound.workers, bound.worker) != (identity.workers, identity.worker):
+        raise ConfigurationError(f"{sessions} of worker {bound.worker} of --workers {bound.workers}; serve so, {other}")
+    raise ConfigurationError(
+        f"{sessions} whose prompts were rendered with another tokenizer, chat template or template kwargs; serve with "
+        f"those, {other}"
+    )
+
+
+def _rescue(
+    path: Path, identity: JournalIdentity, damaged: Database | None, survey: _Survey, *, synced: bool
+) -> OpenedJournal:
+    """Put a new file with the whole sessions in the place of the damaged one, at no time without the one or the other.
+
+    The log beside the damaged one is empty: it was applied.
+    """
+    fresh = beside(path, ".rescued")
+    for leftover in (fresh, beside(fresh, _LOG)):
+        leftover.unlink(missing_ok=True)
+    create_empty(fresh)
+    with _explained(path):
+        database = Database(fresh, synced=True)
+        try:
+            database.bind(identity)
+            for session in survey.found:
+                assert damaged is not None
+                database.copy(session.id, damaged.read(session.id))
+        finally:
+            database.close()
+    if damaged is not None:
+        damaged.close()
+    kept = next(
+        name for name in (beside(path, f".damaged-{number}") for number in itertools.count(1)) if not name.exists()
+    )
+    os.link(path, kept)
+    beside(path, _LOG).unlink(missing_ok=True)
+    fresh.replace(path)
+    _sync_folder(path)
+    with _explained(path):
+        return replace(_opened(Database(path, synced=synced), survey, _Cut()), kept_at=kept)
+
+
+def _opened(database: Database, survey: _Survey, cut: _Cut) -> OpenedJournal:
+    for session in survey.found:
+        database.continue_at(session.id, session.events)
+    return OpenedJournal(database, survey.found, survey.lost, cut.unfinished, cut.finished)
+
+
+def _cut(ahead: WrittenAhead, counted: int) -> _Cut:
+    """What of the log did not count."""
+    if not ahead.readable:
+        return _Cut(finished=ahead.size)
+    cut = max(0, ahead.frames - counted) * ahead.frame
+    return _Cut(finished=cut) if ahead.last_commit > counted else _Cut(unfinished=cut)
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Errors of SQLite that the user can do something about."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+            text = f"--store {path} is in use by another process; stop that one, or give another file"
+        else:
+            text = f"--store {path} cannot be opened: {error}; give another file, or --store memory"
+        raise ConfigurationError(text) from error
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,278 @@
+"""The journal as the event loop sees it: one writer task, which writes what has come meanwhile in one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, TypeVar
+
+import structlog
+import trio
+
+from trio_sessions.errors import SessionUnreadable, StoreUnavailable
+from trio_sessions.observe import Metrics
+from trio_sessions.store.base import JournalIdentity, StoredSession
+from trio_sessions.store.events import Event, InvalidEvent, decode_event, encode_event
+from trio_sessions.store.sqlite.database import Append, Database, Forget, RowsDamaged, Write
+from trio_sessions.store.sqlite.recovery import OpenedJournal, open_journal
+
+__all__ = ["Durability", "SqliteStore"]
+
+Durability: TypeAlias = Literal["full", "relaxed"]
+"""``full``: what was answered is on the disk. ``relaxed``: it is there a moment later."""
+
+_T = TypeVar("_T")
+
+_AGAIN_SECONDS: Final = 1.0
+# What may wait to be written without anybody waiting for it.
+_MOST_UNATTENDED: Final = 4096
+_NAMED_IN_ONE_LINE: Final = 50
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.journal")
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """Something to be written.
+
+    Attributes:
+        session_id: whose it is.
+        event: makes the event; None to forget the session.
+        attended: whether somebody waits for it.
+        over: set once it is written, or has failed.
+        error: why it failed.
+        payload: the event, once it is made.
+    """
+
+    session_id: str
+    event: Callable[[], Event] | None
+    attended: bool
+    over: trio.Event = field(default_factory=trio.Event)
+    error: Exception | None = None
+    payload: bytes = b""
+
+    def encode(self, *, longest: int) -> None:
+        """Make what is to be written."""
+        if self.event is None:
+            return
+        try:
+            self.payload = encode_event(self.event())
+        # Whatever it is, the others of its group have nothing to do with it.
+        except Exception as error:  # noqa: BLE001
+            self.error = error
+            return
+        if len(self.payload) > longest:
+            self.error = StoreUnavailable(f"the turn is larger than the journal can take ({longest} bytes)")
+
+    def write(self) -> Write:
+        """What is to be written."""
+        return Forget(self.session_id) if self.event is None else Append(self.session_id, self.payload)
+
+
+class SqliteStore:
+    """A journal in one SQLite file; from ``open``.
+
+    Args:
+        opened: the journal.
+        durability: when ``append`` returns.
+        metrics: where writing is counted.
+    """
+
+    def __init__(self, opened: OpenedJournal, *, durability: Durability, metrics: Metrics) -> None:
+        self._database = opened.database
+        self._found = opened.found
+        self._durability = durability
+        self._metrics = metrics
+        self._pending: list[_Entry] = []
+        self._unattended = 0
+        self._wake = trio.Event()
+        self._writing: list[_Entry] = []
+        self._closing = False
+        # SQLite's connection is for one thread at a time.
+        self._one = trio.CapacityLimiter(1)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, path: Path, identity: JournalIdentity, *, durability: Durability, metrics: Metrics
+    ) -> AsyncIterator[SqliteStore]:
+        """A block with the journal at ``path`` open; what was taken is written when it ends.
+
+        Args:
+            path: the file.
+            identity: what its sessions have to be bound to.
+            durability: when ``append`` returns.
+            metrics: where writing is counted.
+
+        Raises:
+            ConfigurationError: see ``open_journal``.
+        """
+        opened = await trio.to_thread.run_sync(
+            partial(open_journal, path, identity, synced=durability == "full"), abandon_on_cancel=False
+        )
+        _report(path, opened, metrics)
+        store = cls(opened, durability=durability, metrics=metrics)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(store._write_for_ever)
+                try:
+                    yield store
+                finally:
+                    store._close()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(opened.database.close)
+
+    @property
+    def recovers(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def found(self) -> Sequence[StoredSession]:
+        """The sessions that were in the file when it was opened."""
+        return self._found
+
+    async def append(self, session_id: str, event: Callable[[], Event]) -> None:
+        """Write one event down; see ``Store.append``."""
+        attended = self._durability == "full"
+        entry = _Entry(session_id, event, attended)
+        if attended:
+            began = trio.current_time()
+            await self._write(entry)
+            self._metrics.journal_seconds.observe(trio.current_time() - began)
+        else:
+            self._take_unattended(entry)
+
+    def note(self, session_id: str, event: Callable[[], Event]) -> None:
+        """Write one event down before long; see ``Store.note``."""
+        if not self._closing and self._unattended < _MOST_UNATTENDED:
+            self._take_unattended(_Entry(session_id, event, attended=False))
+
+    async def delete(self, session_id: str) -> None:
+        """Forget a session; see ``Store.delete``."""
+        await self._write(_Entry(session_id, None, attended=True))
+
+    async def load(self, session_id: str) -> Sequence[Event]:
+        """All events of a session; see ``Store.load``.
+
+        Raises:
+            SessionUnreadable: they are damaged.
+            StoreUnavailable: they cannot be read.
+        """
+        for entry in [*self._writing, *self._pending]:
+            if entry.session_id == session_id:
+                await entry.over.wait()
+        return await trio.to_thread.run_sync(
+            partial(_load, self._database, session_id), limiter=self._one, abandon_on_cancel=False
+        )
+
+    def written(self, session_id: str) -> bool:
+        """Whether all that was taken for a session is written."""
+        return not any(entry.session_id == session_id for entry in [*self._writing, *self._pending])
+
+    async def _write(self, entry: _Entry) -> None:
+        if self._closing:
+            raise StoreUnavailable("the journal is closed: the server is shutting down")
+        self._take(entry)
+        await entry.over.wait()
+        if entry.error is not None:
+            raise entry.error
+
+    def _take_unattended(self, entry: _Entry) -> None:
+        if self._closing:
+            raise StoreUnavailable("the journal is closed: the server is shutting down")
+        if self._unattended >= _MOST_UNATTENDED:
+            raise StoreUnavailable("the journal takes nothing more before it can be written again")
+        self._unattended += 1
+        self._take(entry)
+
+    def _take(self, entry: _Entry) -> None:
+        self._pending.append(entry)
+        self._wake.set()
+
+    def _close(self) -> None:
+        self._closing = True
+        self._wake.set()
+
+    async def _write_for_ever(self) -> None:
+        try:
+            while not self._closing or self._pending:
+                await self._wake.wait()
+                if not self._closing:
+                    self._wake = trio.Event()
+                await self._write_group()
+        finally:
+            for entry in [*self._writing, *self._pending]:
+                entry.error = StoreUnavailable("the journal was closed before this was written")
+                entry.over.set()
+
+    async def _write_group(self) -> None:
+        self._writing, self._pending = self._pending, []
+        if not self._writing:
+            return
+        failure = await trio.to_thread.run_sync(
+            partial(_write, self._database, self._writing), limiter=self._one, abandon_on_cancel=False
+        )
+        group, self._writing = self._writing, []
+        if failure is None:
+            self._metrics.journal_bytes.inc(sum(len(entry.payload) for entry in group if entry.error is None))
+            again = []
+        else:
+            self._metrics.journal_failures.inc()
+            _log.error("the journal cannot be written", error=str(failure), events=len(group))
+            again = [entry for entry in group if not entry.attended and entry.error is None]
+        for entry in group:
+            if entry in again:
+                continue
+            if failure is not None and entry.error is None:
+                entry.error = StoreUnavailable(
+                    f"the journal cannot be written ({failure}): nothing was recorded; send it again when that is mended"
+                )
+            self._unattended -= not entry.attended
+            entry.over.set()
+        if again and not self._closing:
+            self._pending[:0] = again
+            self._wake.set()
+            await trio.sleep(_AGAIN_SECONDS)
+        elif again:
+            _log.error("events are lost: the journal cannot be written and is being closed", events=len(again))
+
+
+def _write(database: Database, group: Sequence[_Entry]) -> sqlite3.Error | None:
+    """Write what can be made of a group; why that failed, for all of them."""
+    for entry in group:
+        entry.encode(longest=database.longest_payload)
+    try:
+        database.write([entry.write() for entry in group if entry.error is None])
+    except sqlite3.Error as error:
+        return error
+    return None
+
+
+def _load(database: Database, session_id: str) -> Sequence[Event]:
+    try:
+        return [decode_event(row.payload) for row in database.read(session_id)]
+    except (RowsDamaged, InvalidEvent) as error:
+        raise SessionUnreadable(session_id) from error
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"the journal cannot be read ({error}); send it again when that is mended") from error
+
+
+def _report(path: Path, opened: OpenedJournal, metrics: Metrics) -> None:
+    """Say what was found, and what was not."""
+    _log.info("journal opened", path=str(path), sessions=len(opened.found), turns=sum(s.turns for s in opened.found))
+    if opened.unfinished:
+        _log.info("the last write had not been finished, and nobody was told that it was", bytes=opened.unfinished)
+    if opened.cut_off:
+        _log.error(
+            "the end of the journal is damaged and was cut off: the latest turns may be missing", bytes=opened.cut_off
+        )
+    if opened.kept_at is not None:
+        _log.error("the journal is damaged: whole sessions were moved to a new file", damaged_file=str(opened.kept_at))
+    metrics.sessions_lost.inc(len(opened.lost))
+    for start in range(0, len(opened.lost), _NAMED_IN_ONE_LINE):
+        _log.error("sessions lost", sessions=list(opened.lost[start : start + _NAMED_IN_ONE_LINE]))
