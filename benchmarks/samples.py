@@ -48,7 +48,7 @@ async def _measure(options: Options) -> list[Table]:
         engine=ScriptedEngine(otherwise=_answer_with(tokens)),
         renderer=ToyRenderer(),
     )
-    session = gateway.registry.create()
+    session = await gateway.registry.create()
     messages: list[dict[str, Any]] = []
     for turn in range(turns):
         messages.append({"role": "user", "content": f"question {turn}"})

@@ -6,6 +6,7 @@ Where they come from (command line, environment, file) is the business of ``trio
 from __future__ import annotations
 
 import json as stdlib_json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,19 +22,21 @@ from trio_sessions.errors import ConfigurationError
 
 __all__ = [
     "BUILTIN_TOKENIZER",
+    "IN_MEMORY",
+    "Durability",
     "LogFormat",
     "LogLevel",
     "Mode",
     "OnDelete",
+    "SessionLimits",
     "Settings",
     "SpecialTokensInContent",
-    "Store",
     "StreamMode",
     "ToolsAs",
 ]
 
 Mode = Literal["linear", "tree"]
-Store = Literal["memory"]
+Durability = Literal["full", "relaxed"]
 SpecialTokensInContent = Literal["allow", "escape", "reject"]
 StreamMode = Literal["buffered", "real"]
 OnDelete = Literal["answer", "cancel"]
@@ -42,10 +45,30 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
 BUILTIN_TOKENIZER: Final = "builtin"
+IN_MEMORY: Final = "memory"
+"""A store that is none: sessions end with the process."""
 _MOST_SECONDS: Final = 30 * 24 * 3600
 _MOST_MIB: Final = 1024 * 1024
+_MOST_SESSIONS: Final = 100_000_000
 _MOST_WORKERS: Final = 256
 _INSTANCE_ID: Final = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLimits:
+    """What the sessions of one process may take.
+
+    Attributes:
+        sessions: how many there may be.
+        memory: bytes that those in memory may take.
+        idle: seconds after which a session is deleted that nobody uses.
+        lifetime: seconds for which a session takes turns.
+    """
+
+    sessions: float = math.inf
+    memory: float = math.inf
+    idle: float = math.inf
+    lifetime: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +107,11 @@ class Settings:
         sample_postprocessor: likewise, what finishes the samples that were picked.
         lora: adapter the engine applies to every turn.
         instance_id: 32 hex digits that identify this process; None draws one.
-        store: where sessions live.
+        store: file that sessions are written down in, or ``memory``: then they end with the process.
+        durability: when an answer is given: ``full`` once the turn is on the disk, ``relaxed`` a moment before.
+        max_sessions: most sessions there may be; one more is a 429.
+        session_ttl: seconds after which a session is deleted that nobody uses; None for never.
+        max_memory_mb: most memory that sessions may take, in MiB; those that nobody uses leave it for the store.
         max_seq_len: most ids of a prompt and its answer: answers are limited to what is left, and a prompt that leaves
             nothing is a 400; None for no limit.
         session_deadline: seconds after which a session takes no more turns and those that run are cancelled; None for
@@ -131,7 +158,11 @@ class Settings:
     sample_postprocessor: str = "train_once"
     lora: str | None = None
     instance_id: str | None = None
-    store: Store = "memory"
+    store: str = IN_MEMORY
+    durability: Durability = "full"
+    max_sessions: int = 100_000
+    session_ttl: float | None = 7 * 24 * 3600.0
+    max_memory_mb: float = 4096.0
     max_seq_len: int | None = None
     session_deadline: float | None = None
     retry_window: float = 60.0
@@ -154,10 +185,14 @@ class Settings:
         if self.worker_port_base is not None:
             _require_ports(self.worker_port_base, self.workers, self.port)
         _require(self.mode in get_args(Mode), f"--mode must be linear or tree, got {self.mode}")
+        _require(self.store != "", "--store must be a file or memory")
         _require(
-            self.store in get_args(Store),
-            f"--store must be memory, got {self.store}: no other store exists yet",
+            self.durability in get_args(Durability), f"--durability must be full or relaxed, got {self.durability}"
         )
+        _require_between("--max-sessions", self.max_sessions, 1, _MOST_SESSIONS)
+        if self.session_ttl is not None:
+            _require_between("--session-ttl", self.session_ttl, 0.001, _MOST_SECONDS)
+        _require_between("--max-memory-mb", self.max_memory_mb, 1, _MOST_MIB)
         _require(
             self.special_tokens_in_content in get_args(SpecialTokensInContent),
             f"--special-tokens-in-content must be allow, escape or reject, got {self.special_tokens_in_content}",
@@ -224,6 +259,16 @@ class Settings:
     def max_answer_bytes(self) -> int:
         """Largest body of an engine's answer, in bytes."""
         return int(self.max_answer_mb * 2**20)
+
+    @property
+    def session_limits(self) -> SessionLimits:
+        """What these settings allow sessions to take."""
+        return SessionLimits(
+            sessions=self.max_sessions,
+            memory=self.max_memory_mb * 2**20,
+            idle=math.inf if self.session_ttl is None else self.session_ttl,
+            lifetime=math.inf if self.session_deadline is None else self.session_deadline,
+        )
 
     @property
     def request_policy(self) -> RequestPolicy:

@@ -7,21 +7,27 @@ instead of leaving one that listens and can do nothing.
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
 
-from trio_sessions.config import Settings
+from trio_sessions.config import IN_MEMORY, Settings
 from trio_sessions.engine.sglang import SGLangEngine
 from trio_sessions.hosting import AppServer, WholeRequests, bind, url_of
+from trio_sessions.observe import Metrics
 from trio_sessions.render.base import Renderer
+from trio_sessions.render.fingerprint import fingerprint
 from trio_sessions.render.load import load_renderer
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.watchdog import watch_loop
+from trio_sessions.store import JournalIdentity, MemoryStore, Store
+from trio_sessions.store.sqlite import SqliteStore
 from trio_sessions.web.app import create_app
 
 if TYPE_CHECKING:
@@ -35,6 +41,7 @@ __all__ = [
     "load_renderer_of",
     "run_embedded_engine",
     "serve",
+    "store_of",
     "watch_signals",
 ]
 
@@ -88,8 +95,12 @@ async def serve(
         renderer = await load_renderer_of(settings)
         async with trio.open_nursery() as services:
             engine_url = settings.engine or await services.start(run_embedded_engine, settings)
-            async with engine_at(engine_url, settings) as engine:
-                gateway = Gateway(settings, engine=engine, renderer=renderer)
+            metrics = Metrics()
+            async with (
+                engine_at(engine_url, settings) as engine,
+                store_of(settings, renderer=renderer, metrics=metrics) as store,
+            ):
+                gateway = Gateway(settings, engine=engine, renderer=renderer, metrics=metrics, store=store)
                 stop = trio.Event()
                 server = AppServer(gateway_app(gateway), listener)
                 await services.start(watch_signals, stop, services.cancel_scope)
@@ -113,6 +124,37 @@ async def serve(
 def engine_at(url: str, settings: Settings) -> SGLangEngine:
     """The client for the engine at ``url``, as ``settings`` want it."""
     return SGLangEngine(url, timeout=settings.engine_timeout, max_answer_bytes=settings.max_answer_bytes)
+
+
+@asynccontextmanager
+async def store_of(
+    settings: Settings, *, renderer: Renderer, metrics: Metrics, worker: int = 0
+) -> AsyncIterator[Store]:
+    """A block with the store open that ``settings`` ask for.
+
+    Args:
+        settings: what was asked for.
+        renderer: what sessions are rendered with; those in the store have to be of the same.
+        metrics: where writing is counted.
+        worker: index of the worker whose sessions are kept, each in a file of its own.
+
+    Raises:
+        ConfigurationError: the file cannot be used.
+    """
+    if settings.store == IN_MEMORY:
+        yield MemoryStore()
+        return
+    path = Path(settings.store)
+    if settings.workers > 1:
+        path = path.with_name(f"{path.name}.{worker}")
+    identity = JournalIdentity(
+        mode=settings.mode,
+        rendering=await trio.to_thread.run_sync(fingerprint, renderer, abandon_on_cancel=True),
+        worker=worker,
+        workers=settings.workers,
+    )
+    async with SqliteStore.open(path, identity, durability=settings.durability, metrics=metrics) as store:
+        yield store
 
 
 async def answer_until(
@@ -152,7 +194,9 @@ async def answer_until(
 
 async def _watch(until: trio.CancelScope, gateway: Gateway) -> None:
     with until:
-        await watch_loop(gateway.metrics)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch_loop, gateway.metrics)
+            nursery.start_soon(gateway.registry.expire_idle_for_ever)
 
 
 def gateway_app(

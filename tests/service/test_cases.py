@@ -50,7 +50,7 @@ async def test_case_6_reasoning_and_a_call_are_stable_where_thinking_is_kept(ben
         sampled(renderer, last, stop_of(renderer), text="ah</think>bye"),
         renderer=renderer,
     )
-    session = made.registry.create()
+    session = await made.registry.create()
     conversation, stored = [user("go")], []
     for message, appended in ((called, tool("42", "c1")), (answer, user("and now?")), (last, None)):
         await made.turn(session, *conversation)
@@ -70,7 +70,7 @@ async def test_case_7_a_turn_that_the_template_writes_anew_stays_as_it_was_sampl
         sampled(glm, second, stop_of(glm), text="</think>two"),
         renderer=glm,
     )
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     stored = await stored_ids(session)
     await made.turn(session, "a", first, "b")
@@ -95,7 +95,7 @@ async def test_case_10_arguments_of_another_type_are_another_call(bench):
         *[sampled(renderer, message, stop_of(renderer), text="x") for message in (called, said("ok"))],
         renderer=renderer,
     )
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     await made.turn(session, user("a"), called, tool("r", "c1"))
     before = await stored_ids(session)
@@ -108,7 +108,7 @@ async def test_case_15_an_error_in_an_appended_sequence_changes_nothing(bench):
     renderer = renderer_of("qwen3")
     called = said("", "c1")
     made = bench(sampled(renderer, called, stop_of(renderer), text="x"), renderer=renderer)
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     before = await stored_ids(session)
     with pytest.raises(InvalidRequest, match=r"messages\[3\]\.content\[0\] is not a text part"):
@@ -123,7 +123,7 @@ async def test_case_16_a_retry_of_the_first_turn_is_rendered_anew(bench):
     renderer = renderer_of("qwen3")
     answers = [sampled(renderer, said(text), stop_of(renderer)) for text in ("one", "two")]
     made = bench(*answers, renderer=renderer)
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     await made.turn(session, "a")
     first, second = prompts(made)
@@ -139,7 +139,7 @@ async def test_case_17_nothing_said_is_nothing_said_and_a_space_is_something(ben
         *[sampled(renderer, message, stop_of(renderer), text="x") for message in (said(""), said("b"))],
         renderer=renderer,
     )
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     stored = await stored_ids(session)
     await made.turn(session, user("a"), {"role": "assistant", "content": replayed}, user("b"))

@@ -19,7 +19,7 @@ async def test_draining_an_idle_server_takes_no_time(held, autojump_clock):
 
 
 async def test_running_turns_finish_and_new_ones_are_refused(held, autojump_clock):
-    session = held.registry.create()
+    session = await held.registry.create()
     statuses = []
 
     async def turn():
@@ -48,7 +48,7 @@ async def test_running_turns_finish_and_new_ones_are_refused(held, autojump_cloc
 @pytest.mark.parametrize("deleted", [False, True])
 @pytest.mark.parametrize("grace", [0, 30])
 async def test_turns_that_take_too_long_are_cancelled_and_say_so(held, autojump_clock, deleted, grace):
-    session = held.registry.create()
+    session = await held.registry.create()
     errors = []
 
     async def turn(text):
@@ -61,7 +61,7 @@ async def test_turns_that_take_too_long_are_cancelled_and_say_so(held, autojump_
         nursery.start_soon(turn, "b")
         await wait_all_tasks_blocked()
         if deleted:
-            held.registry.delete(session.id)
+            await held.registry.delete(session.id)
         began = trio.current_time()
         await held.registry.drain(grace=grace)
         assert trio.current_time() == began + grace
@@ -73,7 +73,7 @@ async def test_turns_that_take_too_long_are_cancelled_and_say_so(held, autojump_
 
 
 async def test_a_turn_that_waits_for_its_lock_is_cancelled_too(held, autojump_clock, nursery):
-    session = held.registry.create()
+    session = await held.registry.create()
     await session.lock.acquire()
 
     async def turn():
@@ -88,7 +88,7 @@ async def test_a_turn_that_waits_for_its_lock_is_cancelled_too(held, autojump_cl
 
 
 async def test_a_turn_that_commits_when_time_is_up_is_recorded_and_answered(held, autojump_clock):
-    session = held.registry.create()
+    session = await held.registry.create()
     statuses = []
 
     async def turn():
@@ -114,7 +114,7 @@ async def test_a_turn_that_commits_when_time_is_up_is_recorded_and_answered(held
 
 
 async def test_a_client_that_goes_during_the_drain_is_not_told_about_it(held, autojump_clock):
-    session = held.registry.create()
+    session = await held.registry.create()
     client = trio.CancelScope()
 
     async def turn():
@@ -137,7 +137,7 @@ async def test_a_client_that_goes_during_the_drain_is_not_told_about_it(held, au
 
 
 async def test_draining_twice_waits_for_both(held, autojump_clock):
-    session = held.registry.create()
+    session = await held.registry.create()
     async with trio.open_nursery() as nursery:
 
         async def turn():
@@ -155,7 +155,7 @@ async def test_draining_twice_waits_for_both(held, autojump_clock):
 
 async def test_a_session_takes_turns_until_its_deadline(autojump_clock):
     made = Bench(ScriptedEngine(), ToyRenderer(), session_deadline=100.0)
-    session = made.registry.create()
+    session = await made.registry.create()
     await trio.sleep(99)
     await made.turn(session, "in time")
     await trio.sleep(1)

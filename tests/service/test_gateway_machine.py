@@ -137,7 +137,7 @@ class GatewayMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.sessions) < 4)
     @rule(data=st.data(), turns=st.integers(0, 3))
     def create(self, data: st.DataObject, turns: int) -> None:
-        session = self.gateway.registry.create()
+        session = self.driver.run(self.gateway.registry.create)
         model = ModelSession(session.id)
         self.sessions.append((model, session))
         self._converse(data, model, session, turns, data.draw(tails), data.draw(st.sampled_from(["ok", "no_stop_id"])))
@@ -152,9 +152,9 @@ class GatewayMachine(RuleBasedStateMachine):
     def _delete(self, model: ModelSession) -> None:
         if model.closed:
             with pytest.raises(SessionNotFound, match=f"^session not found: session_id={model.id}$"):
-                self.gateway.registry.delete(model.id)
+                self.driver.run(self.gateway.registry.delete, model.id)
             return
-        self.gateway.registry.delete(model.id)
+        self.driver.run(self.gateway.registry.delete, model.id)
         model.closed = True
 
     @precondition(lambda self: any(not model.closed for model, _ in self.sessions))

@@ -27,7 +27,7 @@ def _different(text="ok"):
 
 async def test_an_empty_session_has_no_mismatch_list(bench):
     made = bench()
-    session = made.registry.create()
+    session = await made.registry.create()
     assert await _read(made, session) == {
         "session_id": session.id,
         "records": [],
@@ -37,7 +37,7 @@ async def test_an_empty_session_has_no_mismatch_list(bench):
 
 async def test_another_spelling_of_the_same_text_is_no_mismatch(bench):
     made = bench()
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     answer = await _read(made, session)
     assert answer["metadata"]["tito_session_mismatch"] == []
@@ -46,7 +46,7 @@ async def test_another_spelling_of_the_same_text_is_no_mismatch(bench):
 
 async def test_another_text_is_told(bench):
     made = bench(_different())
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     [finding] = (await _read(made, session))["metadata"]["tito_session_mismatch"]
     assert (finding["type"], finding["segment_index"]) == ("assistant_text", 0)
@@ -71,7 +71,7 @@ class _Canonical(ToyRenderer):
 @pytest.mark.parametrize("error", [InvalidRequest("no"), TokenizationFailed("no")])
 async def test_what_cannot_be_compared_has_no_mismatch_list(bench, error):
     made = bench(_different(), renderer=_Canonical(error))
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     answer = await _read(made, session)
     assert sorted(answer["metadata"]) == ["accumulated_token_ids", "max_trim_tokens"]
@@ -81,7 +81,7 @@ async def test_what_cannot_be_compared_has_no_mismatch_list(bench, error):
 
 async def test_a_defect_of_the_comparison_is_not_hidden(bench):
     made = bench(renderer=_Canonical(ZeroDivisionError()))
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     with pytest.raises(ZeroDivisionError):
         await _read(made, session)
@@ -90,7 +90,7 @@ async def test_a_defect_of_the_comparison_is_not_hidden(bench):
 async def test_the_comparison_is_asked_with_the_first_tools_the_last_kwargs_and_the_sessions_date(bench):
     renderer = _Canonical()
     made = bench(renderer=renderer)
-    session = made.registry.create()
+    session = await made.registry.create()
     tools = [{"type": "function", "function": {"name": "f"}}]
     await made.turn(session, "a", tools=tools, chat_template_kwargs={"x": 1})
     await made.turn(session, "a", SAID, "b", tools=[], chat_template_kwargs={"x": 2})
@@ -102,7 +102,7 @@ async def test_the_comparison_is_asked_with_the_first_tools_the_last_kwargs_and_
 
 async def test_mismatches_are_counted_once_for_each_checkpoint(bench):
     made = bench(_different(), _different())
-    session = made.registry.create()
+    session = await made.registry.create()
     counted = functools.partial(made.metric, "mismatches_total", type="assistant_text")
     await made.turn(session, "a")
     for _ in range(3):
@@ -116,7 +116,7 @@ async def test_mismatches_are_counted_once_for_each_checkpoint(bench):
 
 async def test_readers_at_the_same_time_count_once(bench):
     made = bench(_different())
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     async with trio.open_nursery() as nursery:
         for _ in range(3):
@@ -126,7 +126,7 @@ async def test_readers_at_the_same_time_count_once(bench):
 
 async def test_a_checkpoint_that_is_newest_again_is_not_counted_again(bench):
     made = bench(_different(), _different())
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     await _read(made, session)
     await made.turn(session, "a", SAID, "b")
@@ -154,7 +154,7 @@ class _SlowComparison(ToyRenderer):
 async def test_a_reader_sees_one_state_although_turns_commit_meanwhile(bench):
     renderer = _SlowComparison()
     made = bench(renderer=renderer)
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     before = session.history.active
     answers = []

@@ -36,7 +36,7 @@ def _assert_quiet(logs):
 
 async def test_a_turn_tells_its_session_its_number_and_its_outcome(bench, logs):
     made = bench(chat_answer(), EngineUnreachable("ConnectError", "refused"))
-    first, second = made.registry.create(), made.registry.create()
+    first, second = await made.registry.create(), await made.registry.create()
     await made.turn(first, "a")
     with pytest.raises(EngineUnreachable):
         await made.turn(first, "a", {"role": "assistant", "content": "ok"}, "b")
@@ -58,7 +58,7 @@ async def test_a_turn_tells_its_session_its_number_and_its_outcome(bench, logs):
 
 async def test_a_turn_that_goes_well_says_nothing_of_what_was_said(bench, logs):
     made = bench(*[chat_answer(CANARY, message=SAID)] * 2)
-    session = made.registry.create()
+    session = await made.registry.create()
     user = {"role": "user", "content": CANARY}
     await made.turn(session, user, tools=TOOLS, stop=[CANARY])
     await made.turn(session, user, SAID, {"role": "tool", "content": CANARY, "tool_call_id": "c"}, tools=TOOLS)
@@ -80,7 +80,7 @@ async def test_a_turn_that_goes_well_says_nothing_of_what_was_said(bench, logs):
 )
 async def test_a_refused_request_is_not_quoted(bench, logs, body):
     made = bench(chat_answer(CANARY, message=SAID))
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     with pytest.raises(InvalidRequest):
         await made.raw_turn(session, body.encode())
@@ -89,7 +89,7 @@ async def test_a_refused_request_is_not_quoted(bench, logs, body):
 
 async def test_a_refused_rollback_is_not_quoted(bench, logs):
     made = bench(*[chat_answer(CANARY, message=SAID)] * 2)
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, CANARY)
     await made.turn(session, CANARY, SAID, CANARY)
     with pytest.raises(InvalidRequest):
@@ -100,7 +100,7 @@ async def test_a_refused_rollback_is_not_quoted(bench, logs):
 @pytest.mark.parametrize("matcher", ["raising", "answering_text"])
 async def test_a_broken_matcher_does_not_tell_what_it_saw(bench, logs, matcher):
     made = bench(message_matcher=f"tests.service.matchers.{matcher}")
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, CANARY)
     with pytest.raises(SessionError) as caught:
         await made.turn(session, CANARY)
@@ -138,7 +138,7 @@ def _broken(**choice):
 )
 async def test_what_the_engine_answered_is_not_quoted(bench, logs, answer):
     made = bench(answer)
-    session = made.registry.create()
+    session = await made.registry.create()
     try:
         await made.turn(session, CANARY)
     except SessionError as error:
@@ -176,7 +176,7 @@ class _Failing(ToyRenderer):
 @pytest.mark.parametrize("method", ["render", "extend"])
 async def test_a_conversation_that_cannot_be_rendered_is_not_quoted(bench, logs, method, kind):
     made = bench(renderer=_Failing(method, kind))
-    session = made.registry.create()
+    session = await made.registry.create()
     said = []
     if method == "extend":
         await made.turn(session, CANARY)
@@ -189,7 +189,7 @@ async def test_a_conversation_that_cannot_be_rendered_is_not_quoted(bench, logs,
 @pytest.mark.parametrize("kind", [InvalidRequest, TokenizationFailed])
 async def test_a_conversation_that_cannot_be_compared_is_not_quoted(bench, logs, kind):
     made = bench(renderer=_Failing("canonical", kind))
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, CANARY)
     await made.described(session)
     [warning] = [line for line in logs if line["log_level"] == "warning"]
@@ -206,7 +206,7 @@ class _Forgetful(ToyRenderer):
 
 async def test_a_broken_prefix_is_refused_and_not_quoted(bench, logs):
     made = bench(chat_answer(CANARY), chat_answer(CANARY), renderer=_Forgetful())
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, CANARY)
     before = session.history.active
     with pytest.raises(TokenizationFailed, match="pretokenized prefix mismatch") as caught:

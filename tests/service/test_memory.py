@@ -38,11 +38,11 @@ async def test_a_session_holds_its_tokens_and_what_the_engine_answered_and_a_fif
 
     engine = ScriptedEngine(otherwise=answer)
     made = Bench(engine, ToyRenderer(), mode=mode)
-    session = made.registry.create()
+    session = await made.registry.create()
     said = {"role": "assistant", "content": text}
     # What is made once for all sessions is not this one's.
     prepare_table()
-    await made.turn(made.registry.create(), "warm")
+    await made.turn(await made.registry.create(), "warm")
     with traced_memory() as held:
         turns = 4 if payload_bytes else TURNS
         messages = []

@@ -98,7 +98,7 @@ class _SlowRenderer(ToyRenderer):
 async def test_other_sessions_go_on_while_a_long_prompt_is_rendered(bench):
     renderer = _SlowRenderer()
     made = bench(renderer=renderer)
-    slow, other = made.registry.create(), made.registry.create()
+    slow, other = await made.registry.create(), await made.registry.create()
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(made.turn, slow, "x" * LONG_BYTES)
@@ -112,7 +112,7 @@ async def test_other_sessions_go_on_while_a_long_prompt_is_rendered(bench):
 async def test_a_client_that_goes_while_its_prompt_is_rendered_frees_the_session_at_once(bench):
     renderer = _SlowRenderer()
     made = bench(renderer=renderer)
-    session = made.registry.create()
+    session = await made.registry.create()
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(made.turn, session, "x" * LONG_BYTES)

@@ -43,7 +43,7 @@ def renderer() -> Renderer:
 )
 async def test_what_was_sampled_is_what_is_trained(settings):
     bench = Bench(ScriptedEngine(otherwise=embedded), renderer(), **settings)
-    session = bench.registry.create()
+    session = await bench.registry.create()
     messages: list[dict[str, object]] = []
     for number, most in enumerate((None, None, 4)):
         messages.append({"role": "user", "content": f"question {number}"})

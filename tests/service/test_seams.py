@@ -73,7 +73,7 @@ async def test_case_19_a_template_that_reads_the_date_across_midnight(bench):
     stop = tokenizer_of("chatml").convert_tokens_to_ids("<|im_end|>")
     first, second = said("hello"), said("world")
     made = bench(*[sampled(renderer, message, stop) for message in (first, first, second, second)], renderer=renderer)
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
 
     made.now += timedelta(minutes=2)
@@ -90,7 +90,7 @@ async def test_case_19_a_template_that_reads_the_date_across_midnight(bench):
     answer = await read(made, session)
     assert answer["metadata"]["tito_session_mismatch"] == []
 
-    other = made.registry.create()
+    other = await made.registry.create()
     await made.turn(other, "a")
     assert "01 Jan 2026" in renderer.decode(prompts(made)[-1])
 
@@ -100,7 +100,7 @@ async def test_a_suffix_that_reads_the_date_has_that_of_the_session(bench):
     renderer = from_template(chatml(dated + turn()))
     stop = tokenizer_of("chatml").convert_tokens_to_ids("<|im_end|>")
     made = bench(*[sampled(renderer, said("hello"), stop)] * 2, renderer=renderer)
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     made.now += timedelta(days=1)
     await made.turn(session, "a", said("hello"), "b")
@@ -119,7 +119,7 @@ async def test_case_20_a_tool_result_that_comes_a_request_after_its_sibling(benc
         sampled(renderer, done, stop),
         renderer=renderer,
     )
-    session = made.registry.create()
+    session = await made.registry.create()
     conversation = [user("go")]
     stored = []
     for message, appended in ((called, tool("r1", "c1")), (waits, tool("r2", "c2")), (done, None)):
@@ -143,7 +143,7 @@ async def test_a_stop_that_was_replaced_is_the_templates_and_declared(bench):
     user_id, observation_id = tokenizer_of("glm").convert_tokens_to_ids(["<|user|>", "<|observation|>"])
     called = said("hello")
     made = bench(*[sampled(renderer, called, observation_id)] * 2, renderer=renderer)
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     stored = session.history.active.tokens.materialize()
     await made.turn(session, "a", called, "b")
@@ -158,7 +158,7 @@ async def test_a_stop_that_was_replaced_is_the_templates_and_declared(bench):
 
 async def test_a_close_is_synthetic_and_declared(bench):
     made = bench(CUT)
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     await made.turn(session, "a", SAID, "b")
     leaf = session.history.active
@@ -173,7 +173,7 @@ async def test_a_close_is_synthetic_and_declared(bench):
 
 async def test_a_turn_that_is_given_up_takes_its_events_along(bench):
     made = bench(CUT)
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     await made.turn(session, "a", SAID, tool("r", "c"))
     assert await declared(made, session) == [(1, "turn_closed"), (1, "late_tool_result")]
@@ -185,7 +185,7 @@ async def test_a_turn_that_is_given_up_takes_its_events_along(bench):
 
 async def test_a_turn_that_fails_declares_nothing(bench):
     made = bench(CUT, ZeroDivisionError())
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     with pytest.raises(ZeroDivisionError):
         await made.turn(session, "a", SAID, tool("r", "c"), tools=[definition("f")])
@@ -196,7 +196,7 @@ async def test_a_turn_that_fails_declares_nothing(bench):
 async def test_logs_say_the_kind_and_nothing_else(bench):
     structlog.reset_defaults()
     made = bench(CUT)
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     with capture_logs() as logs:
         await made.turn(
@@ -220,7 +220,7 @@ async def test_logs_say_the_kind_and_nothing_else(bench):
 
 async def test_a_truncated_turn_is_not_extended_when_the_launch_says_so(bench):
     made = bench(chat_answer(), CUT, on_truncated="refuse")
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     await made.turn(session, "a", SAID, "b")
     before, asked = await made.described(session), len(prompts(made))
@@ -239,7 +239,7 @@ async def test_a_truncated_turn_is_not_extended_when_the_launch_says_so(bench):
 
 async def test_a_truncated_first_turn_can_be_taken_again(bench):
     made = bench(CUT, on_truncated="refuse")
-    session = made.registry.create()
+    session = await made.registry.create()
     for _ in range(2):
         await made.turn(session, "a")
     assert made.outcomes() == {"committed": 2}
@@ -248,7 +248,7 @@ async def test_a_truncated_first_turn_can_be_taken_again(bench):
 @pytest.mark.parametrize("reason", ["stop", "abort", "tool_calls"])
 async def test_only_the_length_limit_truncates(bench, reason):
     made = bench(chat_answer(token_ids=sampled_ids("ok")[:-1], finish_reason=reason), on_truncated="refuse")
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     await made.turn(session, "a", SAID, "b")
     assert await declared(made, session) == [(1, "turn_closed")]
@@ -261,7 +261,7 @@ async def test_tools_that_change_are_reported_and_the_prefix_is_reused(bench):
     renderer = renderer_of("builtin")
     stop = renderer.profile.roles["user"].usual.terminator_id
     made = bench(*[sampled(renderer, said("ok"), stop)] * 4, renderer=renderer)
-    session = made.registry.create()
+    session = await made.registry.create()
     old, new = [definition("f")], [definition("f", strict=True), definition("g")]
     await made.turn(session, "a", tools=old)
     stored = session.history.active.tokens.materialize().tolist()
@@ -289,7 +289,7 @@ async def test_changed_tools_are_no_findings_although_the_last_turns_are_others(
     renderer = renderer_of("builtin")
     stop = renderer.profile.roles["user"].usual.terminator_id
     made = bench(*[sampled(renderer, said("ok"), stop)] * 2, renderer=renderer)
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a", tools=[definition("f")])
     await made.turn(session, "a", SAID, "b")
     answer = await read(made, session)
@@ -317,7 +317,7 @@ async def test_changed_tools_are_no_findings_although_the_last_turns_are_others(
 )
 async def test_a_change_is_refused_when_the_launch_says_so(bench, first, then, text):
     made = bench(on_tools_change="reject")
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a", **first)
     before = await made.described(session)
     with pytest.raises(RenderingChanged) as refused:
@@ -327,7 +327,7 @@ async def test_a_change_is_refused_when_the_launch_says_so(bench, first, then, t
     assert made.outcomes() == {"committed": 1, "refused": 1}
     # The same, and a first turn taken again, go on.
     await made.turn(session, "a", SAID, "b", **first)
-    fresh = made.registry.create()
+    fresh = await made.registry.create()
     await made.turn(fresh, "a", **first)
     await made.turn(fresh, "other", **then)
     assert made.outcomes() == {"committed": 4, "refused": 1}
@@ -335,7 +335,7 @@ async def test_a_change_is_refused_when_the_launch_says_so(bench, first, then, t
 
 async def test_a_refused_change_does_not_roll_back_before_a_refused_role_does(bench):
     made = bench(on_tools_change="reject")
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     await made.turn(session, "a", SAID, "b")
     before = await made.described(session)
@@ -356,7 +356,7 @@ async def test_effective_kwargs_are_compared_not_the_requests(bench):
             return {"x": 1, **requested}
 
     made = bench(renderer=Defaults(), on_tools_change="reject")
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     await made.turn(session, "a", SAID, "b", chat_template_kwargs={"x": 1})
     with pytest.raises(RenderingChanged, match=r"\(x was 1 and is 2\)"):
@@ -372,7 +372,7 @@ async def test_a_renderer_weighs_what_it_appends_behind_what_is_stored(bench):
             return super().weight(messages, stored=stored, tools=tools, kwargs=kwargs)
 
     made = bench(renderer=Weighing())
-    session = made.registry.create()
+    session = await made.registry.create()
     await made.turn(session, "a")
     await made.turn(session, "a", SAID, "b")
     assert weighed == [([], ["a"]), (["a", "ok"], ["b"])]

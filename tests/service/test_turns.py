@@ -19,7 +19,7 @@ def _recorded(session):
 
 
 async def test_the_lock_is_free_while_a_turn_is_at_the_engine(held, nursery):
-    session = held.registry.create()
+    session = await held.registry.create()
     nursery.start_soon(held.turn, session, "a")
     nursery.start_soon(held.turn, session, "b")
     await wait_all_tasks_blocked()
@@ -30,7 +30,7 @@ async def test_the_lock_is_free_while_a_turn_is_at_the_engine(held, nursery):
 
 
 async def test_of_two_turns_at_the_engine_the_first_to_be_answered_is_recorded(held):
-    session = held.registry.create()
+    session = await held.registry.create()
     replies = {}
 
     async def turn(name):
@@ -52,7 +52,7 @@ async def test_of_two_turns_at_the_engine_the_first_to_be_answered_is_recorded(h
 
 
 async def test_a_retry_that_makes_the_line_as_long_as_before_makes_older_turns_stale(held):
-    session = held.registry.create()
+    session = await held.registry.create()
 
     async def turn(name, *contents):
         await held.turn(session, *contents, user=name)
@@ -77,7 +77,7 @@ async def test_a_retry_that_makes_the_line_as_long_as_before_makes_older_turns_s
 
 
 async def test_the_lock_is_held_to_commit(held, nursery):
-    session = held.registry.create()
+    session = await held.registry.create()
     nursery.start_soon(held.turn, session, "a")
     await wait_all_tasks_blocked()
     async with session.lock:
@@ -89,7 +89,7 @@ async def test_the_lock_is_held_to_commit(held, nursery):
 
 
 async def test_the_lock_is_held_to_prepare(held, nursery):
-    session = held.registry.create()
+    session = await held.registry.create()
     async with session.lock:
         nursery.start_soon(held.turn, session, "a")
         await wait_all_tasks_blocked()
@@ -99,7 +99,7 @@ async def test_the_lock_is_held_to_prepare(held, nursery):
 
 
 async def test_a_client_that_goes_while_its_turn_commits_does_not_take_it_back(held):
-    session = held.registry.create()
+    session = await held.registry.create()
     client = trio.CancelScope()
     replies = []
 
@@ -123,7 +123,7 @@ async def test_a_client_that_goes_while_its_turn_commits_does_not_take_it_back(h
 
 @pytest.mark.parametrize("where", ["waiting for the lock", "at the engine"])
 async def test_a_client_that_goes_before_leaves_nothing(held, where):
-    session = held.registry.create()
+    session = await held.registry.create()
     async with trio.open_nursery() as nursery:
         if where == "waiting for the lock":
             await session.lock.acquire()
@@ -142,7 +142,7 @@ async def test_a_client_that_goes_before_leaves_nothing(held, where):
 
 
 async def test_a_deadline_of_the_caller_ends_a_hanging_engine_call(held, autojump_clock):
-    session = held.registry.create()
+    session = await held.registry.create()
     began = trio.current_time()
     with pytest.raises(trio.TooSlowError), trio.fail_after(7):
         await held.turn(session, "a")
@@ -157,7 +157,7 @@ async def test_times_of_a_turn_are_told_apart(bench, autojump_clock):
         return chat_answer()
 
     made = bench(slow)
-    await made.turn(made.registry.create(), "a")
+    await made.turn(await made.registry.create(), "a")
     assert made.metric("engine_seconds_sum") == 5
     assert made.metric("overhead_seconds_sum") == 0
     assert made.metric("overhead_seconds_count") == 1
@@ -173,7 +173,7 @@ async def test_times_of_a_turn_are_told_apart(bench, autojump_clock):
 )
 async def test_errors_come_out_as_they_are_not_in_groups(bench, step, kind):
     made = bench(step)
-    session = made.registry.create()
+    session = await made.registry.create()
     with pytest.raises(kind) as caught:
         await made.turn(session, "a")
     if isinstance(step, Exception):
@@ -186,7 +186,7 @@ async def test_errors_come_out_as_they_are_not_in_groups(bench, step, kind):
 
 
 async def test_a_session_deleted_while_a_turn_waits_to_prepare_is_not_found(held):
-    session = held.registry.create()
+    session = await held.registry.create()
     async with session.lock, trio.open_nursery() as nursery:
 
         async def turn():
@@ -195,7 +195,7 @@ async def test_a_session_deleted_while_a_turn_waits_to_prepare_is_not_found(held
 
         nursery.start_soon(turn)
         await wait_all_tasks_blocked()
-        held.registry.delete(session.id)
+        await held.registry.delete(session.id)
         session.lock.release()
         await wait_all_tasks_blocked()
         await session.lock.acquire()

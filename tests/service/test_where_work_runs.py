@@ -44,7 +44,7 @@ def called_on_the_loop() -> Iterator[set[str]]:
 
 async def steps_on_the_loop(made: Bench, body: bytes) -> set[str]:
     with called_on_the_loop() as called:
-        await made.raw_turn(made.registry.create(), body)
+        await made.raw_turn(await made.registry.create(), body)
     return called & STEPS
 
 
@@ -72,9 +72,9 @@ async def test_a_prompt_of_many_ids_is_tokenized_in_a_thread():
     made = Bench(ScriptedEngine(), load_renderer("builtin"))
     body = json.dumps({"messages": [{"role": "user", "content": "a word " * 20_000}]}).encode()
     with called_on_the_loop() as called:
-        await made.raw_turn(made.registry.create(), body)
+        await made.raw_turn(await made.registry.create(), body)
     assert "TextCodec.encode" not in called
-    assert len(made.gateway.registry.get(f"{2:032x}").history.active.tokens) > 20_000
+    assert len(made.gateway.registry.in_memory(f"{2:032x}").history.active.tokens) > 20_000
 
 
 async def test_an_answer_of_four_megabytes_is_read_in_a_thread():

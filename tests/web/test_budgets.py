@@ -95,7 +95,7 @@ async def test_past_its_deadline_a_session_can_be_read_and_takes_no_turns(serve:
     served = await serve(session_deadline=3600)
     session = await served.session()
     await session.turn(user("hi"))
-    served.gateway.registry.get(session.id).expires = trio.current_time()
+    served.gateway.registry.in_memory(session.id).expires = trio.current_time()
     async with session.unchanged():
         assert_error(await session.chat(user("hi"), assistant("ok"), user("more")), 400, passed(session.id))
     assert (await served.client.post(f"{session.path}/samples", json={})).status_code == 200
@@ -106,7 +106,7 @@ async def test_the_deadline_cancels_what_runs(serve: Serve) -> None:
     held = HeldCalls()
     served = await serve(ScriptedEngine(otherwise=held), session_deadline=3600)
     session = await served.session()
-    served.gateway.registry.get(session.id).expires = trio.current_time() + 0.3
+    served.gateway.registry.in_memory(session.id).expires = trio.current_time() + 0.3
     async with session.unchanged():
         assert_error(await session.chat(user("hi")), 400, passed(session.id))
     assert served.engine.cancelled == 1

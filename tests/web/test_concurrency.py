@@ -190,7 +190,7 @@ class TestDelete:
     async def test_a_turn_that_waits_to_be_prepared_gets_404(self, serve: Serve, nursery: trio.Nursery) -> None:
         served = await serve()
         session = await served.session()
-        lock = served.gateway.registry.get(session.id).lock
+        lock = served.gateway.registry.in_memory(session.id).lock
         responses: list[Any] = []
 
         async def run() -> None:
@@ -235,7 +235,7 @@ class TestVanishedClient:
 
     async def test_a_disconnect_while_the_turn_waits_to_commit_does_not_lose_it(self, overlap: Overlap) -> None:
         session = overlap.session
-        lock = session.served.gateway.registry.get(session.id).lock
+        lock = session.served.gateway.registry.in_memory(session.id).lock
         async with session.served.raw_client() as client, trio.open_nursery() as nursery:
             nursery.start_soon(post, client, session, user("hi"))
             await until(lambda: len(overlap.held.waiting) == 1)
@@ -252,7 +252,7 @@ class TestVanishedClient:
 
     async def test_a_disconnect_while_the_turn_waits_to_be_prepared_asks_nobody(self, overlap: Overlap) -> None:
         session = overlap.session
-        lock = session.served.gateway.registry.get(session.id).lock
+        lock = session.served.gateway.registry.in_memory(session.id).lock
         async with session.unchanged(), lock, session.served.raw_client() as client:
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:

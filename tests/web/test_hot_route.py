@@ -132,7 +132,7 @@ class TestStreamedRecords:
         served = await serve(ScriptedEngine(otherwise=chat_answer("x", meta_info=payload)))
         session = await served.session()
         await session.turn(user("a"))
-        described = await served.gateway.inspector.describe(served.gateway.registry.get(session.id))
+        described = await served.gateway.inspector.describe(served.gateway.registry.in_memory(session.id))
         sizes = [len(piece) async for piece in described]
         assert sum(sizes) > 5_000_000
         assert max(sizes) <= 2**20
@@ -214,7 +214,7 @@ class TestKnownPrefix:
 
     async def test_white_space_is_not_kept(self, served: Served) -> None:
         session = await served.session()
-        of = served.gateway.registry.get(session.id)
+        of = served.gateway.registry.in_memory(session.id)
         assert (await session.post(b'{"messages":[%b]}' % self.more.encode())).status_code == 200
         assert of.sent is not None
         spaced = b'{"messages":[%b%b,%b,%b]}' % (

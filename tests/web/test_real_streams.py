@@ -336,7 +336,7 @@ class TestASlowReader:
         for number in range(self.PIECES):
             await call.say(self.PIECE, ids=[number])
         await call.finish()
-        await until(lambda: bool(session.served.gateway.registry.get(session.id).history.nodes))
+        await until(lambda: bool(session.served.gateway.registry.in_memory(session.id).history.nodes))
 
     async def test_gets_it_all_long_after_the_turn(self, session: Session, engine: StreamEngine) -> None:
         async with asked_by_hand(session) as connection:

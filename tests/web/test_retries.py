@@ -299,7 +299,7 @@ async def test_what_one_of_two_clients_received_is_not_undelivered(flights: Flig
     """The first gets its answer, and the one that joined it leaves while it is sent."""
     await flights.start("first", FIRST)
     await flights.start("second", AGAIN)
-    inside = flights.session.served.gateway.registry.get(flights.session.id)
+    inside = flights.session.served.gateway.registry.in_memory(flights.session.id)
     async with inside.lock:
         [call] = flights.held.waiting
         call.answer(chat_answer("ok"))
@@ -341,7 +341,7 @@ async def lose(served: Served, session: Session, held: HeldCalls, *, headers: st
         await connection.send(head.encode() + body)
         await until(lambda: bool(held.waiting))
         # The commit needs the lock.
-        async with served.gateway.registry.get(session.id).lock:
+        async with served.gateway.registry.in_memory(session.id).lock:
             held.waiting[0].answer(chat_answer("lost"))
             await settle()
             await connection.__aexit__()
@@ -389,7 +389,7 @@ async def test_nor_is_one_whose_client_leaves_as_soon_as_it_has_it(grace: float)
 
         await inner(scope, receive, sent)
 
-    session = gateway.registry.create()
+    session = await gateway.registry.create()
     body = json.dumps({"messages": [user("hi")], "stream": True}).encode()
     head = f"POST /sessions/{session.id}/{CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
     async with serving_app(slower_than_its_client, keep_alive=60) as port:

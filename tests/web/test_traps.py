@@ -151,7 +151,7 @@ class TestKeepAliveTimeout:
     async def test_it_does_not_fire_while_a_turn_is_at_the_engine(self) -> None:
         held = HeldCalls()
         of = gateway(otherwise=held)
-        session = of.registry.create()
+        session = await of.registry.create()
         async with connected(gateway_app(of), keep_alive=0.1) as connection:
             await connection.send(*split(f"POST /sessions/{session.id}/{CHAT}", TURN))
             await until(lambda: len(held.waiting) == 1)
@@ -237,7 +237,7 @@ class TestDisconnect:
         session = await served.session()
         async with await served.connect() as connection:
             await connection.send(*split(f"POST {session.path}/{CHAT}", TURN))
-            await until(lambda: served.gateway.registry.get(session.id).history.active is not None)
+            await until(lambda: served.gateway.registry.in_memory(session.id).history.active is not None)
             await session.turn(user("another"))
         assert len(await session.records()) == 1
 
@@ -290,7 +290,7 @@ class TestStop:
 @asynccontextmanager
 async def reading_nothing(port: int, of: Gateway) -> AsyncIterator[None]:
     """A client whose large answer is stuck on the way to it."""
-    session = of.registry.create()
+    session = await of.registry.create()
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(b"".join(split(f"POST /sessions/{session.id}/{CHAT}", TURN)))
         await until(lambda: session.history.active is not None)
@@ -359,7 +359,7 @@ class TestDefaults:
         """What bounds the arrival of a body does not bound its answer."""
         held = HeldCalls()
         of = gateway(otherwise=held)
-        session = of.registry.create()
+        session = await of.registry.create()
         app = WholeRequests(bare(of), max_body_bytes=2**20, body_timeout=0.05)
         async with connected(app) as connection:
             await connection.send(*split(f"POST /sessions/{session.id}/{CHAT}", TURN))

@@ -51,7 +51,7 @@ class Cluster:
 
     async def session(self, owner: int = 0) -> tuple[Session, Session]:
         """A new session of ``owner``: as seen there, and through another worker."""
-        session_id = self.served[owner].gateway.registry.create().id
+        session_id = (await self.served[owner].gateway.registry.create()).id
         return Session(self.served[owner], session_id), Session(self.served[owner - 1], session_id)
 
     def tell(self, index: int, **changes: Any) -> None:

@@ -14,6 +14,7 @@ from trio_sessions.cli import kinds
 from trio_sessions.cli.kinds import Kind
 from trio_sessions.config import (
     BUILTIN_TOKENIZER,
+    Durability,
     LogFormat,
     LogLevel,
     OnDelete,
@@ -242,7 +243,33 @@ SERVE_OPTIONS: Final = (
         "32 lowercase hex digits that name this process in /health.",
         unset="drawn at random",
     ),
-    _setting("store", kinds.text("memory"), "Where sessions live."),
+    replace(
+        _setting(
+            "store",
+            kinds.text("FILE|memory"),
+            "File that sessions are written down in, so that they outlive the process, or memory. Each of several "
+            "workers has one of its own, whose name ends in its index.",
+        ),
+        default="trio-sessions.journal",
+    ),
+    _setting(
+        "durability",
+        kinds.choice(get_args(Durability)),
+        "When an answer is given: full once its turn is on the disk, relaxed a moment before.",
+    ),
+    _setting("max_sessions", kinds.INTEGER, "Most sessions of a worker; one more is a 429."),
+    _setting(
+        "session_ttl",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds after which a session is deleted that nobody uses.",
+        unset="never",
+    ),
+    _setting(
+        "max_memory_mb",
+        kinds.NUMBER,
+        "Most memory that the sessions of a worker may take, in MiB, as it is reckoned; sessions that nobody uses "
+        "leave it for the store, and a turn for which there is none is a 503.",
+    ),
     _setting(
         "max_seq_len",
         kinds.INTEGER,

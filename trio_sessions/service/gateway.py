@@ -22,6 +22,7 @@ from trio_sessions.service.proxy import EngineProxy
 from trio_sessions.service.registry import SessionRegistry
 from trio_sessions.service.samples import SampleCollector
 from trio_sessions.service.turn import TurnPipeline
+from trio_sessions.store import MemoryStore, Store
 
 __all__ = ["Gateway"]
 
@@ -36,6 +37,9 @@ class Gateway:
         clock: wall clock, seconds since the epoch.
         now: wall clock, local time, for templates that read it; naive, as what transformers gives them.
         new_id: draws ids, 32 lowercase hex digits.
+        metrics: where everything is counted; None for new ones.
+        store: where sessions are written down, whatever ``settings.store`` says; None leaves them in memory. Those that
+            it has are taken over.
 
     Raises:
         ConfigurationError: the message matcher or a hook for samples cannot be resolved.
@@ -50,21 +54,28 @@ class Gateway:
         clock: Callable[[], float] = time.time,
         now: Callable[[], datetime] = datetime.now,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+        metrics: Metrics | None = None,
+        store: Store | None = None,
     ) -> None:
         offloader = self.offloader = Offloader()
         self.settings = settings
         self.instance_id = settings.instance_id or new_id()
-        self.metrics = Metrics()
+        self.metrics = metrics or Metrics()
         tree = settings.mode == "tree"
         self.registry = SessionRegistry(
             new_history=TreeHistory if tree else LinearHistory,
             new_id=new_id,
+            clock=clock,
             now=now,
             metrics=self.metrics,
-            lifetime=settings.session_deadline,
+            store=store or MemoryStore(),
+            offloader=offloader,
+            limits=settings.session_limits,
             retry_window=settings.retry_window,
             cancel_on_delete=settings.on_delete == "cancel",
         )
+        if store is not None:
+            self.registry.take_found()
         self.inspector = SessionInspector(tree=tree, renderer=renderer, metrics=self.metrics, offloader=offloader)
         self.samples = SampleCollector(
             tree=tree,

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
+import trio
 
 from trio_sessions.core.boundary import BoundaryEvent
 from trio_sessions.core.caller import Caller
@@ -145,7 +146,10 @@ class Planner:
                     lambda: self._extend(attachment, stored, prepared, kwargs, now=session.created), size=weight
                 )
             except AppendRoleNotSupported:
-                if settles:
+                if settles and attachment.discards and not session.closed:
+                    # As for a commit: what was written down is done.
+                    with trio.CancelScope(shield=True):
+                        await session.journal.write_rollback(attachment)
                     session.history.settle_refused_role(attachment)
                 raise
         input_ids = np.concatenate([stored[: extension.keep], extension.token_ids])

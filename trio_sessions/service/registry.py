@@ -4,29 +4,62 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from typing import Final
 
+import structlog
 import trio
 
+from trio_sessions.config import SessionLimits
 from trio_sessions.core.history import History
-from trio_sessions.errors import ServerDraining, SessionNotFound
+from trio_sessions.errors import MemoryExhausted, ServerDraining, SessionNotFound, StoreUnavailable, TooManySessions
 from trio_sessions.observe import Metrics
+from trio_sessions.service.journal import SessionJournal
+from trio_sessions.service.offload import LONG_BYTES, Offloader
 from trio_sessions.service.session import Session
+from trio_sessions.store import Restored, SessionCreated, Store
 
 __all__ = ["SessionRegistry"]
+
+# How often it is looked whether sessions are idle: at most a tenth of that time late, and a minute.
+_OF_IDLE: Final = 0.1
+_LOOK_SECONDS: Final = 60.0
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.sessions")
+
+
+@dataclass(frozen=True, slots=True)
+class _Dormant:
+    """A session that is in the store alone.
+
+    Attributes:
+        created: its first event.
+        turns: how many turns stand.
+        used: trio's time when it was last used.
+    """
+
+    created: SessionCreated
+    turns: int
+    used: float
 
 
 class SessionRegistry:
     """Creates, finds and deletes sessions, and drains their turns at shutdown.
 
+    A session is in memory or, where the store can give it back, only there until it is used.
+
     Args:
         new_history: makes the history of a new session; the mode decides which.
         new_id: draws a session id, 32 lowercase hex digits.
+        clock: wall clock, seconds since the epoch.
         now: wall clock, local time.
         metrics: where open sessions and running turns are shown.
-        lifetime: seconds for which a session takes turns; None for as long as it exists.
+        store: where sessions are written down.
+        offloader: threads.
+        limits: what they may take.
         cancel_on_delete: whether deleting a session cancels its turns at the engine.
         retry_window: seconds for which an answer is given again to a request that says it is a retry.
     """
@@ -36,73 +69,180 @@ class SessionRegistry:
         *,
         new_history: Callable[[], History],
         new_id: Callable[[], str],
+        clock: Callable[[], float],
         now: Callable[[], datetime],
         metrics: Metrics,
-        lifetime: float | None = None,
+        store: Store,
+        offloader: Offloader,
+        limits: SessionLimits,
         cancel_on_delete: bool = False,
         retry_window: float = 0.0,
     ) -> None:
         self._new_history = new_history
         self._new_id = new_id
+        self._clock = clock
         self._now = now
         self._metrics = metrics
-        self._lifetime = lifetime
+        self._store = store
+        self._offload = offloader.run
+        self._limits = limits
         self._cancel_on_delete = cancel_on_delete
         self._retry_window = retry_window
-        self._sessions: dict[str, Session] = {}
+        # Those that were used last are last.
+        self._resident: dict[str, Session] = {}
+        self._dormant: dict[str, _Dormant] = {}
+        self._loading: dict[str, trio.Event] = {}
+        self._creating = 0
+        self._bytes = 0
         # Deleted sessions may still have turns at the engine, so running turns are counted apart.
         self._running: Counter[Session] = Counter()
         self._draining = False
         self._idle = trio.Event()
         self._idle.set()
 
+    def take_found(self) -> None:
+        """Take over the sessions that the store had when it was opened."""
+        now = trio.current_time()
+        self._dormant |= {found.id: _Dormant(found.created, found.turns, now) for found in self._store.found}
+        self._show()
+
     def __len__(self) -> int:
         """How many sessions are open."""
-        return len(self._sessions)
+        return len(self._resident) + len(self._dormant)
 
-    def create(self) -> Session:
+    async def create(self) -> Session:
         """A new, empty session.
 
         Raises:
             ServerDraining: shutdown has begun.
+            TooManySessions: there are as many as there may be.
+            MemoryExhausted: those that are in use take all the memory they may have.
+            StoreUnavailable: it cannot be written down.
         """
         if self._draining:
             raise ServerDraining("the server is shutting down and takes no more sessions")
-        expires = math.inf if self._lifetime is None else trio.current_time() + self._lifetime
-        session = Session(
-            self._new_id(),
-            self._new_history(),
-            created=self._now(),
-            expires=expires,
-            retry_window=self._retry_window,
+        if len(self) + self._creating >= self._limits.sessions:
+            raise TooManySessions(
+                f"there are {len(self)} sessions, as many as there may be (--max-sessions): delete those that are done"
+            )
+        self.require_memory()
+        lifetime = self._limits.lifetime
+        created = SessionCreated(
+            created=self._now().isoformat(),
+            deadline=None if math.isinf(lifetime) else self._clock() + lifetime,
         )
-        self._sessions[session.id] = session
-        self._metrics.sessions_open.set(len(self._sessions))
+        session = self._session(self._new_id(), created)
+        self._creating += 1
+        try:
+            # Whether it was written down would otherwise not be known.
+            with trio.CancelScope(shield=True):
+                await session.journal.create(created)
+        finally:
+            self._creating -= 1
+        self._resident[session.id] = session
+        self._show()
         return session
 
-    def get(self, session_id: str) -> Session:
-        """The open session of that id.
+    def in_memory(self, session_id: str) -> Session | None:
+        """The open session of that id, if it is in memory; it may leave it at any time."""
+        return self._resident.get(session_id)
+
+    @asynccontextmanager
+    async def using(self, session_id: str) -> AsyncIterator[Session]:
+        """The open session of that id, which stays in memory for the length of the block.
 
         Raises:
             SessionNotFound: there is none.
+            SessionUnreadable: what was written down of it is damaged.
+            StoreUnavailable: it is not in memory and cannot be read.
         """
+        session = self.in_memory(session_id) or await self._load(session_id)
+        session.uses += 1
         try:
-            return self._sessions[session_id]
-        except KeyError:
-            raise SessionNotFound(session_id) from None
+            yield session
+        finally:
+            session.uses -= 1
+            session.used = trio.current_time()
+            if self._resident.get(session_id) is session:
+                self._resident[session_id] = self._resident.pop(session_id)
+                self._make_room()
 
-    def delete(self, session_id: str) -> None:
+    async def delete(self, session_id: str) -> None:
         """Close a session and forget it; its running turns are not waited for, and cancelled if that is wanted.
 
         Raises:
             SessionNotFound: there is none, or it was deleted before.
+            StoreUnavailable: that cannot be written down; the session stays.
         """
-        session = self.get(session_id)
-        session.close()
-        if self._cancel_on_delete:
+        session, dormant = self._resident.pop(session_id, None), self._dormant.pop(session_id, None)
+        if session is None and dormant is None:
+            raise SessionNotFound(session_id)
+        if session is not None:
+            session.close()
+            self._bytes -= session.footprint
+        try:
+            with trio.CancelScope(shield=True):
+                await self._store.delete(session_id)
+        except StoreUnavailable:
+            if session is not None:
+                session.reopen()
+                self._resident[session_id] = session
+                self._bytes += session.footprint
+            elif dormant is not None:
+                self._dormant[session_id] = dormant
+            raise
+        if session is not None and self._cancel_on_delete:
             session.cancel_requests(lambda: SessionNotFound(session_id))
-        del self._sessions[session_id]
-        self._metrics.sessions_open.set(len(self._sessions))
+        self._show()
+
+    def grew(self, session: Session, by: int) -> None:
+        """``session`` takes ``by`` more bytes than before."""
+        session.footprint += by
+        if self._resident.get(session.id) is session:
+            self._bytes += by
+            self._metrics.session_bytes.set(self._bytes)
+
+    def require_memory(self) -> None:
+        """Refuse what would take more memory than there may be.
+
+        Raises:
+            MemoryExhausted: sessions take more than they may, and none of them can leave memory.
+        """
+        if self._bytes > self._limits.memory:
+            self._make_room()
+        if self._bytes > self._limits.memory:
+            advice = (
+                "they are in use: try again later"
+                if self._store.recovers
+                else "delete those that are done, or serve with --store PATH, where they need not all be in memory"
+            )
+            raise MemoryExhausted(f"sessions take all the memory they may have (--max-memory-mb); {advice}")
+
+    async def expire_idle_for_ever(self) -> None:
+        """Now and again delete the sessions that nobody has used for too long."""
+        if math.isinf(self._limits.idle):
+            return
+        while True:
+            await trio.sleep(min(self._limits.idle * _OF_IDLE, _LOOK_SECONDS))
+            await self._expire_idle()
+
+    async def _expire_idle(self) -> None:
+        before = trio.current_time() - self._limits.idle
+        idle = [session.id for session in self._resident.values() if not session.uses and session.used <= before]
+        idle += [session_id for session_id, dormant in self._dormant.items() if dormant.used <= before]
+        for session_id in idle:
+            session = self._resident.get(session_id)
+            if session is not None and session.uses:
+                continue
+            try:
+                await self.delete(session_id)
+            except SessionNotFound:
+                continue
+            except StoreUnavailable:
+                # The journal says what is wrong with it; they are as idle next time.
+                return
+            self._metrics.sessions_expired.inc()
+            _log.info("nobody used a session", session=session_id)
 
     @contextmanager
     def running(self, session: Session) -> Iterator[None]:
@@ -135,3 +275,64 @@ class SessionRegistry:
         for session in list(self._running):
             session.cancel_requests(lambda: ServerDraining(because))
         await self._idle.wait()
+
+    async def _load(self, session_id: str) -> Session:
+        """Bring a session back into memory; who else asks for it meanwhile gets the same."""
+        while session_id not in self._resident:
+            if session_id not in self._dormant:
+                raise SessionNotFound(session_id)
+            if session_id in self._loading:
+                await self._loading[session_id].wait()
+                continue
+            loaded = self._loading[session_id] = trio.Event()
+            try:
+                events = await self._store.load(session_id)
+                restored = await self._offload(partial(Restored.of, events, self._new_history()), size=LONG_BYTES)
+                self._wake(session_id, restored)
+            finally:
+                del self._loading[session_id]
+                loaded.set()
+        return self._resident[session_id]
+
+    def _wake(self, session_id: str, restored: Restored) -> None:
+        dormant = self._dormant.pop(session_id, None)
+        if dormant is None:
+            # It was deleted meanwhile.
+            return
+        session = self._session(session_id, dormant.created)
+        session.restore(restored)
+        self._resident[session_id] = session
+        self._bytes += session.footprint
+        self._metrics.sessions_loaded.inc()
+        self._show()
+
+    def _make_room(self) -> None:
+        """Let sessions that nobody uses leave memory, those that were not used for longest first."""
+        if self._bytes <= self._limits.memory or not self._store.recovers:
+            return
+        for session in list(self._resident.values()):
+            if session.uses or session.attempts.busy or not self._store.written(session.id):
+                continue
+            del self._resident[session.id]
+            self._dormant[session.id] = _Dormant(session.created_event, len(session.history.nodes), session.used)
+            self._bytes -= session.footprint
+            self._metrics.sessions_spilled.inc()
+            if self._bytes <= self._limits.memory:
+                break
+        self._show()
+
+    def _session(self, session_id: str, created: SessionCreated) -> Session:
+        left = math.inf if created.deadline is None else created.deadline - self._clock()
+        return Session(
+            session_id,
+            self._new_history(),
+            created=created,
+            expires=trio.current_time() + left,
+            retry_window=self._retry_window,
+            journal=SessionJournal(self._store, session_id),
+        )
+
+    def _show(self) -> None:
+        self._metrics.sessions_open.set(len(self))
+        self._metrics.sessions_in_memory.set(len(self._resident))
+        self._metrics.session_bytes.set(self._bytes)

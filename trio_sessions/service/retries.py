@@ -165,6 +165,12 @@ class SessionAttempts:
         self._window = window
         self._attempts: list[Attempt] = []
 
+    @property
+    def busy(self) -> bool:
+        """Whether one runs, or its answer may still be asked for."""
+        self._forget_old()
+        return bool(self._attempts)
+
     async def find(self, mark: RetryMark, fingerprint: bytes) -> Attempt | None:
         """The attempt that a request repeats; None where it is to begin one of its own.
 

@@ -7,17 +7,23 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from typing import Final
 from weakref import WeakSet
 
 import trio
 
-from trio_sessions.core.history import Checkpoint, History
+from trio_sessions.core.history import Checkpoint, History, footprint
 from trio_sessions.core.request import SentMessages
 from trio_sessions.errors import ClientDisconnected, SessionError, SessionExpired, SessionNotFound
 from trio_sessions.service.delivery import Delivery
+from trio_sessions.service.journal import SessionJournal
 from trio_sessions.service.retries import SessionAttempts
+from trio_sessions.store import Restored, SessionCreated
 
 __all__ = ["Session", "WaitsForDisconnect"]
+
+# Its objects: a lock, a history, and what they hold.
+_EMPTY_BYTES: Final = 8192
 
 WaitsForDisconnect = Callable[[], Awaitable[object]]
 
@@ -27,13 +33,18 @@ class Session:
 
     Attributes:
         id: 32 lowercase hex digits.
-        created: local time; a template that reads the clock is told this on every turn, so that midnight changes no
-            prompt.
+        created: naive local time; a template that reads the clock is told this on every turn, so that midnight changes
+            no prompt.
+        created_event: its first event.
         expires: trio's time from which on no turn is taken.
         history: changed only while ``lock`` is held.
         lock: held to prepare and to commit a turn, never during an engine call.
         attempts: what of its requests may be retried.
         delivery: what became of the answers.
+        journal: writes its events down.
+        footprint: bytes of memory it takes, as it is reckoned.
+        uses: how many use it now.
+        used: trio's time when it was last used.
         replaced_turns: how many recorded turns later ones took the place of.
         sent: the messages of the request that committed last, or None; what a request repeats of them is known.
     """
@@ -43,17 +54,23 @@ class Session:
         session_id: str,
         history: History,
         *,
-        created: datetime,
+        created: SessionCreated,
+        journal: SessionJournal,
         expires: float = math.inf,
         retry_window: float = 0.0,
     ) -> None:
         self.id = session_id
-        self.created = created
+        self.created = datetime.fromisoformat(created.created)
+        self.created_event = created
         self.expires = expires
         self.history = history
         self.lock = trio.Lock()
         self.attempts = SessionAttempts(window=retry_window)
         self.delivery = Delivery()
+        self.journal = journal
+        self.footprint = _EMPTY_BYTES
+        self.uses = 0
+        self.used = trio.current_time()
         self.replaced_turns = 0
         self.sent: SentMessages | None = None
         # Reading twice must not count twice. Threads compare.
@@ -72,6 +89,20 @@ class Session:
     def close(self) -> None:
         """Take no further turn, and record none that is running."""
         self._closed = True
+
+    def reopen(self) -> None:
+        """Take turns again, after all."""
+        self._closed = False
+
+    def restore(self, restored: Restored) -> None:
+        """Be what was made of the session's events."""
+        self.history = restored.history
+        self.replaced_turns = restored.replaced_turns
+        for turn, received in restored.answers:
+            self.delivery.note(turn, received=received)
+        self.journal.continue_behind(restored.turns)
+        self.footprint = _EMPTY_BYTES + sum(map(footprint, self.history.nodes))
+        self._turns_started = len(restored.turns)
 
     def ensure_open(self) -> None:
         """Refuse a turn that the session does not take.

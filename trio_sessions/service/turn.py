@@ -19,7 +19,7 @@ import trio
 from trio_sessions.core import json
 from trio_sessions.core.answer import hollow_answer, split_answer
 from trio_sessions.core.completion import Completion, extract_completion
-from trio_sessions.core.history import Checkpoint, TurnRecord
+from trio_sessions.core.history import Checkpoint, TurnRecord, footprint, path_of
 from trio_sessions.core.prefix import assert_pretokenized_prefix
 from trio_sessions.core.request import SentMessages
 from trio_sessions.core.tokens import TokenIds
@@ -180,6 +180,7 @@ class TurnPipeline:
                 await turn.attempt.left_alone(linger=self._retry_linger)
 
         try:
+            self._registry.require_memory()
             with self._registry.running(session), self._metrics.turns_in_flight.track_inprogress():
                 async with session.request_nursery(None if request.gone is None else gone):
                     turn = _Turn(session, request, dialect, arrived, log)
@@ -221,6 +222,7 @@ class TurnPipeline:
 
     def note_delivery(self, session: Session, committed: Checkpoint, *, received: bool) -> None:
         """Say whether a client received the answer of a turn that was recorded, as far as that is known."""
+        session.journal.note_answer(committed, received=received)
         if session.delivery.note(committed, received=received):
             self._metrics.undelivered.inc()
             self._log.info("an answer was not delivered", session=session.id)
@@ -318,7 +320,7 @@ class TurnPipeline:
         # From here on the turn is decided: a client that goes away now no longer takes it back.
         with trio.CancelScope(shield=True):
             async with session.locked():
-                outcome, committed = self._commit(turn, plan, digest)
+                outcome, committed = await self._commit(turn, plan, digest)
                 if committed is not None:
                     session.sent = sent
         overhead = (trio.current_time() - began) - asked.engine_seconds
@@ -354,7 +356,7 @@ class TurnPipeline:
     def _remaining(self, used: int) -> int | None:
         return None if self._max_seq_len is None else max(0, self._max_seq_len - used)
 
-    def _commit(self, turn: _Turn, plan: Plan, digest: _Digest) -> tuple[TurnOutcome, Checkpoint | None]:
+    async def _commit(self, turn: _Turn, plan: Plan, digest: _Digest) -> tuple[TurnOutcome, Checkpoint | None]:
         session, log = turn.session, turn.log
         if session.closed:
             return "closed", None
@@ -367,7 +369,13 @@ class TurnPipeline:
             request_messages=plan.request.messages,
             assistant_message=digest.completion.message,
         )
-        checkpoint = session.history.commit(plan.attachment, self._checkpoint(turn, plan, digest))
+        session.history.require_room()
+        checkpoint = self._checkpoint(turn, plan, digest)
+        discarded = path_of(session.history.active)[-plan.attachment.discards :] if plan.attachment.discards else ()
+        await session.journal.write_turn(plan.attachment, checkpoint)
+        checkpoint = session.history.commit(plan.attachment, checkpoint)
+        session.journal.committed(checkpoint)
+        self._registry.grew(session, footprint(checkpoint) - sum(map(footprint, discarded)))
         if plan.attachment.discards:
             log.warning("the turn takes the place of the last one", because=plan.attachment.divergence)
         self._metrics.prompt_tokens.inc(len(plan.request.input_ids))

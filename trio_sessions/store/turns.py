@@ -49,9 +49,11 @@ def turn_event(checkpoint: Checkpoint, *, parent: int | None, ticket: int, disca
         synthetic=checkpoint.synthetic,
         messages=json.encode(checkpoint.messages),
         respelled=json.encode(list(record.respelled.items())) if record.respelled else None,
-        tools=_unless(rendered_with.tools, before and before.rendered_with.tools),
-        template_kwargs=_unless(rendered_with.template_kwargs, before and before.rendered_with.template_kwargs),
-        request_fields=_unless(record.request_fields, before and before.record.request_fields),
+        tools=_unless(rendered_with.tools, None if before is None else before.rendered_with.tools),
+        template_kwargs=_unless(
+            rendered_with.template_kwargs, None if before is None else before.rendered_with.template_kwargs
+        ),
+        request_fields=_unless(record.request_fields, None if before is None else before.record.request_fields),
         routed_experts_start=record.routed_experts_start,
         boundary=tuple(NotedBoundary(event.kind, event.position, event.detail) for event in checkpoint.events),
         finish_reason=checkpoint.finish_reason,
@@ -160,7 +162,7 @@ def _checkpoint(event: TurnCommitted, attachment: Attachment, said: Mapping[str,
             timestamp=event.timestamp,
             request_timestamp=event.request_timestamp,
             method=event.method,
-            request_fields=_or_parents(event.request_fields, base and base.record.request_fields),
+            request_fields=_or_parents(event.request_fields, None if base is None else base.record.request_fields),
             routed_experts_start=event.routed_experts_start,
             respelled=_respelled(event),
             response=event.response,
@@ -173,8 +175,10 @@ def _rendered_with(event: TurnCommitted, base: Checkpoint | None) -> RenderedWit
     if base is not None and event.tools is None and event.template_kwargs is None:
         return base.rendered_with
     return RenderedWith(
-        tools=_or_parents(event.tools, base and base.rendered_with.tools),
-        template_kwargs=_or_parents(event.template_kwargs, base and base.rendered_with.template_kwargs),
+        tools=_or_parents(event.tools, None if base is None else base.rendered_with.tools),
+        template_kwargs=_or_parents(
+            event.template_kwargs, None if base is None else base.rendered_with.template_kwargs
+        ),
     )
 
 

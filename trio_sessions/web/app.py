@@ -56,23 +56,24 @@ def create_app(gateway: Gateway) -> QuartTrio:
 
     @app.post("/sessions")
     async def create_session() -> Response:
-        return _json({"session_id": gateway.registry.create().id})
+        return _json({"session_id": (await gateway.registry.create()).id})
 
     @app.get("/sessions/<session_id>")
     async def get_session(session_id: str) -> Response:
-        pieces = await gateway.inspector.describe(gateway.registry.get(session_id))
+        async with gateway.registry.using(session_id) as session:
+            pieces = await gateway.inspector.describe(session)
         return _streamed(pieces, headers=_JSON)
 
     @app.delete("/sessions/<session_id>")
     async def delete_session(session_id: str) -> Response:
-        gateway.registry.delete(session_id)
+        await gateway.registry.delete(session_id)
         return _response(Reply(status=204, headers=(), body=b""))
 
     @app.post("/sessions/<session_id>/samples")
     async def samples(session_id: str) -> Response:
-        session = gateway.registry.get(session_id)
         try:
-            payload = await gateway.samples.collect(session, await _body())
+            async with gateway.registry.using(session_id) as session:
+                payload = await gateway.samples.collect(session, await _body())
         except SampleAssemblyFailed as error:
             # The one error that the contract has as text.
             _log.warning("cannot assemble samples", session=session_id, code=error.code)
@@ -83,20 +84,20 @@ def create_app(gateway: Gateway) -> QuartTrio:
     @app.route("/sessions/<session_id>/agents/<agent>/<path:path>", methods=_PROXIED_METHODS)
     @app.route("/sessions/<session_id>/<path:path>", methods=_PROXIED_METHODS)
     async def proxy(session_id: str, path: str, agent: str | None = None) -> Response:
-        session = gateway.registry.get(session_id)
         headers = _request_headers()
         question = models_question(request.method, path, headers)
-        if question is not None:
-            return _response(await question.answer(session, gateway.proxy))
-        call = EngineCall(
-            method=request.method,
-            path=_raw_path_below(session_id, agent),
-            query=request.query_string.decode("latin-1"),
-            headers=headers,
-            body=await _body(),
-            session_id=session.id,
-        )
-        return _response(await gateway.proxy.forward(session, call))
+        async with gateway.registry.using(session_id) as session:
+            if question is not None:
+                return _response(await question.answer(session, gateway.proxy))
+            call = EngineCall(
+                method=request.method,
+                path=_raw_path_below(session_id, agent),
+                query=request.query_string.decode("latin-1"),
+                headers=headers,
+                body=await _body(),
+                session_id=session.id,
+            )
+            return _response(await gateway.proxy.forward(session, call))
 
     @app.errorhandler(HTTPException)
     async def http_error(error: HTTPException) -> Response:

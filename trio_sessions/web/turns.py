@@ -21,6 +21,8 @@ from trio_sessions.service.failure import Failure
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.replies import Reply
 from trio_sessions.service.request import TurnRequest
+from trio_sessions.service.session import Session
+from trio_sessions.service.turn import TurnReply
 from trio_sessions.web.callers import caller_of
 from trio_sessions.web.dialects.chat import ChatDialect
 from trio_sessions.web.dialects.messages import MessagesDialect
@@ -108,25 +110,33 @@ class TurnRoutes:
         send: ASGISendCallable,
         stream: EventStream | None,
     ) -> None:
+        turn: TurnReply | None = None
         try:
-            session = self._gateway.registry.get(target.session_id)
-            turn = await self._gateway.turns.run(session, request, dialect)
+            # Until it is known what became of the answer.
+            async with self._gateway.registry.using(target.session_id) as session:
+                turn = await self._gateway.turns.run(session, request, dialect)
+                await self._deliver(session, turn, scope, send, stream)
         except ClientDisconnected:
             return
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
+            if turn is not None:
+                raise
             # Whatever it was, the client gets an answer, as from Quart's error handlers.
             failure = failure_of(error, path=scope["path"])
             if stream is not None and stream.settle():
                 await stream.end_with(failure)
             else:
                 await _send(_failed(dialect, failure), send)
-            return
         finally:
             if stream is not None:
                 stream.settle()
+
+    async def _deliver(
+        self, session: Session, turn: TurnReply, scope: HTTPScope, send: ASGISendCallable, stream: EventStream | None
+    ) -> None:
         fate = fate_of(scope)
         too_late = fate.closed
-        if stream is not None and stream.opened:
+        if stream is not None and stream.settle():
             await stream.end(turn.reply.body)
         else:
             await _send(turn.reply, send, budget_header(turn.remaining_tokens))
@@ -144,8 +154,8 @@ class TurnRoutes:
     ) -> None:
         request = await _request(target, scope, receive)
         try:
-            session = self._gateway.registry.get(target.session_id)
-            reply = dialect.counted(await self._gateway.turns.count(session, request, dialect))
+            async with self._gateway.registry.using(target.session_id) as session:
+                reply = dialect.counted(await self._gateway.turns.count(session, request, dialect))
         except Exception as error:  # noqa: BLE001
             # As for a turn.
             reply = _failed(dialect, failure_of(error, path=scope["path"]))

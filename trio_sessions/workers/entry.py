@@ -14,10 +14,10 @@ import trio
 
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.hosting import AppServer, url_of
-from trio_sessions.observe import configure_logging
+from trio_sessions.observe import Metrics, configure_logging
 from trio_sessions.process import settle
 from trio_sessions.render.base import Renderer
-from trio_sessions.serve import answer_until, engine_at, gateway_app, load_renderer_of
+from trio_sessions.serve import answer_until, engine_at, gateway_app, load_renderer_of, store_of
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.registry import SessionRegistry
 from trio_sessions.workers.front import Front, Passing
@@ -99,8 +99,15 @@ class _Worker:
 
     async def _serve(self, renderer: Renderer, engine_url: str, public: socket.socket, own: socket.socket) -> None:
         settings, passing = self._settings, Passing()
-        async with engine_at(engine_url, settings) as engine, Peers() as peers:
-            gateway = Gateway(settings, engine=engine, renderer=renderer, new_id=self._new_id)
+        metrics = Metrics()
+        async with (
+            engine_at(engine_url, settings) as engine,
+            store_of(settings, renderer=renderer, metrics=metrics, worker=self._members.index) as store,
+            Peers() as peers,
+        ):
+            gateway = Gateway(
+                settings, engine=engine, renderer=renderer, new_id=self._new_id, metrics=metrics, store=store
+            )
             front = partial(
                 Front, gateway=gateway, members=self._members, peers=peers, secret=self._secret, passing=passing
             )

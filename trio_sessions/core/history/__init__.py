@@ -10,6 +10,7 @@ from trio_sessions.core.history.base import (
     path_of,
 )
 from trio_sessions.core.history.flat import flat_path
+from trio_sessions.core.history.footprint import footprint
 from trio_sessions.core.history.linear import MAX_ASSISTANT_ROLLBACK_STEPS, LinearHistory
 from trio_sessions.core.history.rendered import RenderedWith
 from trio_sessions.core.history.seam import OnToolsChange, OnTruncated, Seam, SeamPolicy, decide_seam
@@ -33,5 +34,6 @@ __all__ = [
     "TurnRecord",
     "decide_seam",
     "flat_path",
+    "footprint",
     "path_of",
 ]

@@ -305,6 +305,13 @@ class History(Protocol):
     def settle_refused_role(self, attachment: Attachment) -> None:
         """Do what the contract pins when the appended role is refused after the request was attached."""
 
+    def require_room(self) -> None:
+        """Refuse a turn that ``commit`` would refuse.
+
+        Raises:
+            NodeCapReached: the history takes no more turns.
+        """
+
     def is_stale(self, attachment: Attachment) -> bool:
         """Whether a turn attached there may no longer be committed."""
 

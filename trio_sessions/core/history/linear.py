@@ -74,6 +74,9 @@ class LinearHistory:
         if attachment.discards:
             self._set_active(attachment.base)
 
+    def require_room(self) -> None:
+        """Nothing: a line may be of any length."""
+
     def is_stale(self, attachment: Attachment) -> bool:
         """Whether the line gained or lost a checkpoint since the request was attached."""
         return attachment.ticket != self._version

@@ -75,7 +75,7 @@ class TreeHistory:
             NodeCapReached: the session has as many nodes as it may have.
             MatcherFailed: the matcher is broken.
         """
-        self._require_room()
+        self.require_room()
         base = self._deepest(messages, matches, preference)
         ticket = self._attached
         self._attached += 1
@@ -84,6 +84,19 @@ class TreeHistory:
 
     def settle_refused_role(self, attachment: Attachment) -> None:
         """Nothing: no request takes anything away."""
+
+    def require_room(self) -> None:
+        """Refuse a turn that ``commit`` would refuse.
+
+        Raises:
+            NodeCapReached: the session has as many nodes as it may have.
+        """
+        if len(self._nodes) >= MAX_NODES:
+            raise NodeCapReached(
+                f"node cap reached ({MAX_NODES}): the session takes no more turns. Most often the agent does not send "
+                "its history back as it was, so that every turn starts a branch of its own; otherwise start another "
+                "session"
+            )
 
     def is_stale(self, attachment: Attachment) -> bool:
         """Never: turns from the same place become siblings."""
@@ -95,7 +108,9 @@ class TreeHistory:
         Raises:
             NodeCapReached: other turns took the last places meanwhile.
         """
-        self._require_room()
+        self.require_room()
+        # Requests that come behind one that was made again are later than it.
+        self._attached = max(self._attached, attachment.ticket + 1)
         checkpoint = self._sharing(checkpoint)
         self._children.setdefault(checkpoint.parent, []).append(checkpoint)
         self._numbers[checkpoint] = len(self._nodes)
@@ -116,14 +131,6 @@ class TreeHistory:
         if prompt is checkpoint.prompt:
             return replace(checkpoint, messages=(*messages, said))
         return replace(checkpoint, messages=(*messages, said), tokens=prompt.extend(checkpoint.tokens.tail))
-
-    def _require_room(self) -> None:
-        if len(self._nodes) >= MAX_NODES:
-            raise NodeCapReached(
-                f"node cap reached ({MAX_NODES}): the session takes no more turns. Most often the agent does not send "
-                "its history back as it was, so that every turn starts a branch of its own; otherwise start another "
-                "session"
-            )
 
     def _deepest(self, messages: Sequence[Message], matches: Matcher, preference: Preference) -> Checkpoint | None:
         best: Checkpoint | None = None

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from trio_sessions.store.sqlite.store import Durability, SqliteStore
+from trio_sessions.store.sqlite.store import SqliteStore
 
-__all__ = ["Durability", "SqliteStore"]
+__all__ = ["SqliteStore"]

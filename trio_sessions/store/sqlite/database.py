@@ -40,10 +40,17 @@ class RowsDamaged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """One event to be written behind those of its session."""
+    """One event to be written behind those of its session.
+
+    Attributes:
+        session_id: whose it is.
+        payload: the event.
+        begins: whether it is the first of its session; others of a session that was forgotten are left out.
+    """
 
     session_id: str
     payload: bytes
+    begins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +148,13 @@ class Database:
     def sessions_with_events(self) -> list[str]:
         """As ``sessions``, as far as the events themselves can be read."""
         found: set[str] = set()
-        for order in ("ASC", "DESC"):
+        # From both ends up to what cannot be read.
+        for statement in (
+            "SELECT session FROM events ORDER BY session, number",
+            "SELECT session FROM events ORDER BY session DESC, number DESC",
+        ):
             with suppress(sqlite3.Error):
-                for (session_id,) in self._connection.execute(f"SELECT session FROM events ORDER BY session {order}"):
+                for (session_id,) in self._connection.execute(statement):
                     found.add(session_id)
         return sorted(found)
 
@@ -183,8 +194,10 @@ class Database:
             for write in writes:
                 session_id = write.session_id
                 match write:
-                    case Append(payload=payload):
+                    case Append(payload=payload, begins=begins):
                         number = following.get(session_id, self._next.get(session_id, 0))
+                        if number == 0 and not begins:
+                            continue
                         if number == 0:
                             self._connection.execute("INSERT INTO sessions VALUES (?)", (session_id,))
                         self._insert(session_id, Row(number, _checksum(session_id, number, payload), payload))

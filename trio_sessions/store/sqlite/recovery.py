@@ -13,7 +13,7 @@ from typing import Final
 
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.store.base import JournalIdentity, StoredSession
-from trio_sessions.store.events import Event, InvalidEvent, SessionCreated, TurnCommitted, TurnsDiscarded, decode_event
+from trio_sessions.store.events import InvalidEvent, SessionCreated, TurnCommitted, TurnsDiscarded, decode_event
 from trio_sessions.store.sqlite.database import Database, Row, RowsDamaged
 from trio_sessions.store.sqlite.files import WrittenAhead, beside, create_empty, require_ours
 
@@ -61,7 +61,7 @@ class _Cut:
 def open_journal(path: Path, identity: JournalIdentity, *, synced: bool) -> OpenedJournal:
     """Open the journal at ``path``, make it if need be, and look through all of it. Takes as long as reading it.
 
-    Damaged sessions are left out; the whole ones go into a new file in its place, and the damaged one is kept beside it.
+    Damaged sessions are left out; whole ones go into a new file in its place, and the damaged one is kept beside it.
 
     Args:
         path: the file.
@@ -121,7 +121,7 @@ def _survey(database: Database) -> _Survey:
 
 
 def _stored(session_id: str, rows: Iterator[Row]) -> StoredSession:
-    created: Event | None = None
+    created: SessionCreated | None = None
     turns = events = 0
     for row in rows:
         event = decode_event(row.payload)

@@ -8,24 +8,20 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Final
 
 import structlog
 import trio
 
+from trio_sessions.config import Durability
 from trio_sessions.errors import SessionUnreadable, StoreUnavailable
 from trio_sessions.observe import Metrics
 from trio_sessions.store.base import JournalIdentity, StoredSession
-from trio_sessions.store.events import Event, InvalidEvent, decode_event, encode_event
+from trio_sessions.store.events import Event, InvalidEvent, SessionCreated, decode_event, encode_event
 from trio_sessions.store.sqlite.database import Append, Database, Forget, RowsDamaged, Write
 from trio_sessions.store.sqlite.recovery import OpenedJournal, open_journal
 
-__all__ = ["Durability", "SqliteStore"]
-
-Durability: TypeAlias = Literal["full", "relaxed"]
-"""``full``: what was answered is on the disk. ``relaxed``: it is there a moment later."""
-
-_T = TypeVar("_T")
+__all__ = ["SqliteStore"]
 
 _AGAIN_SECONDS: Final = 1.0
 # What may wait to be written without anybody waiting for it.
@@ -45,6 +41,7 @@ class _Entry:
         over: set once it is written, or has failed.
         error: why it failed.
         payload: the event, once it is made.
+        begins: whether it is the first of its session.
     """
 
     session_id: str
@@ -53,13 +50,16 @@ class _Entry:
     over: trio.Event = field(default_factory=trio.Event)
     error: Exception | None = None
     payload: bytes = b""
+    begins: bool = False
 
     def encode(self, *, longest: int) -> None:
         """Make what is to be written."""
         if self.event is None:
             return
         try:
-            self.payload = encode_event(self.event())
+            event = self.event()
+            self.begins = isinstance(event, SessionCreated)
+            self.payload = encode_event(event)
         # Whatever it is, the others of its group have nothing to do with it.
         except Exception as error:  # noqa: BLE001
             self.error = error
@@ -69,7 +69,7 @@ class _Entry:
 
     def write(self) -> Write:
         """What is to be written."""
-        return Forget(self.session_id) if self.event is None else Append(self.session_id, self.payload)
+        return Forget(self.session_id) if self.event is None else Append(self.session_id, self.payload, self.begins)
 
 
 class SqliteStore:
@@ -230,7 +230,7 @@ class SqliteStore:
                 continue
             if failure is not None and entry.error is None:
                 entry.error = StoreUnavailable(
-                    f"the journal cannot be written ({failure}): nothing was recorded; send it again when that is mended"
+                    f"the journal cannot be written ({failure}): nothing was recorded; try again when that is mended"
                 )
             self._unattended -= not entry.attended
             entry.over.set()
@@ -259,7 +259,7 @@ def _load(database: Database, session_id: str) -> Sequence[Event]:
     except (RowsDamaged, InvalidEvent) as error:
         raise SessionUnreadable(session_id) from error
     except sqlite3.Error as error:
-        raise StoreUnavailable(f"the journal cannot be read ({error}); send it again when that is mended") from error
+        raise StoreUnavailable(f"the journal cannot be read ({error}); try again when that is mended") from error
 
 
 def _report(path: Path, opened: OpenedJournal, metrics: Metrics) -> None:
