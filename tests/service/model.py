@@ -75,8 +75,8 @@ class ModelSession:
     def ids(self) -> list[int]:
         return self.turns[-1].ids if self.turns else []
 
-    def prepare(self, body: dict[str, Any]) -> ModelPlan:
-        """What a well-formed body is to become; raises ``Refused``."""
+    def prepare(self, body: dict[str, Any], *, broken: str = "") -> ModelPlan:
+        """What a well-formed body is to become, while nothing can be written down if ``broken``; raises ``Refused``."""
         if self.closed:
             raise Refused("SessionNotFound", f"session not found: session_id={self.id}")
         request = body["messages"]
@@ -99,6 +99,8 @@ class ModelSession:
         for index, message in enumerate(appended, start=len(stored)):
             if keep and message["role"] not in APPENDABLE:
                 because = _divergence(self.messages, request) if discards else ""
+                if discards and broken:
+                    raise Refused("StoreUnavailable", broken)
                 if discards:
                     self.turns.pop()
                     self.version += 1
@@ -141,6 +143,10 @@ class ModelSession:
         before = self.turns[plan.keep - 1].origins if plan.keep else []
         rendered = len(plan.prompt) - len(before) - plan.closers
         return before + [2] * plan.closers + [0] * rendered + [1] * sampled
+
+    def would_commit(self, plan: ModelPlan) -> bool:
+        """Whether a usable answer would be recorded now."""
+        return not self.closed and plan.version == self.version
 
     def commit(self, plan: ModelPlan, response: dict[str, Any], *, arrived: float, now: float) -> str:
         """Take a usable answer; returns the turn's outcome."""

@@ -18,16 +18,18 @@ from tests.service.conftest import described
 from tests.service.model import ModelPlan, ModelSession, Refused, spell, text_of
 from trio_sessions.config import Settings
 from trio_sessions.core.boundary import BoundaryKind
-from trio_sessions.core.history import path_of
+from trio_sessions.core.history import LinearHistory, path_of
 from trio_sessions.core.records import encode_records
 from trio_sessions.engine.base import EngineAnswer
-from trio_sessions.errors import BadEngineAnswer, EngineUnreachable, SessionNotFound
+from trio_sessions.errors import BadEngineAnswer, EngineUnreachable, SessionNotFound, StoreUnavailable
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.replies import Reply
 from trio_sessions.service.request import TurnRequest
 from trio_sessions.service.session import Session
+from trio_sessions.store import Restored
 from trio_sessions.testing.engine import HeldCall, HeldCalls, ScriptedEngine, chat_answer
 from trio_sessions.testing.machine import DrivenTask, TrioDriver
+from trio_sessions.testing.store import RecordingStore
 from trio_sessions.testing.toy import TOY_END, ToyRenderer
 from trio_sessions.web.dialects.chat import ChatDialect
 
@@ -109,12 +111,14 @@ class GatewayMachine(RuleBasedStateMachine):
         self.calls = HeldCalls()
         self.engine = ScriptedEngine(otherwise=self.calls)
         ids = (f"{number:032x}" for number in itertools.count(1))
+        self.store = RecordingStore()
         self.gateway = Gateway(
             Settings(engine="http://unused"),
             engine=self.engine,
             renderer=ToyRenderer(),
             clock=lambda: EPOCH + self.driver.now,
             new_id=lambda: next(ids),
+            store=self.store,
         )
         self.sessions: list[tuple[ModelSession, Session]] = []
         self.flights: list[Flight] = []
@@ -137,6 +141,10 @@ class GatewayMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.sessions) < 4)
     @rule(data=st.data(), turns=st.integers(0, 3))
     def create(self, data: st.DataObject, turns: int) -> None:
+        if self.store.broken:
+            with pytest.raises(StoreUnavailable):
+                self.driver.run(self.gateway.registry.create)
+            return
         session = self.driver.run(self.gateway.registry.create)
         model = ModelSession(session.id)
         self.sessions.append((model, session))
@@ -154,8 +162,17 @@ class GatewayMachine(RuleBasedStateMachine):
             with pytest.raises(SessionNotFound, match=f"^session not found: session_id={model.id}$"):
                 self.driver.run(self.gateway.registry.delete, model.id)
             return
+        if self.store.broken:
+            with pytest.raises(StoreUnavailable):
+                self.driver.run(self.gateway.registry.delete, model.id)
+            return
         self.driver.run(self.gateway.registry.delete, model.id)
         model.closed = True
+
+    @rule()
+    def break_or_mend_the_store(self) -> None:
+        """As a disk that is full for a while."""
+        self.store.broken = "" if self.store.broken else "the disk is full"
 
     @precondition(lambda self: any(not model.closed for model, _ in self.sessions))
     @rule(data=st.data())
@@ -414,7 +431,7 @@ class GatewayMachine(RuleBasedStateMachine):
 
     def _prepare(self, flight: Flight) -> None:
         try:
-            flight.plan = flight.session.prepare(flight.body)
+            flight.plan = flight.session.prepare(flight.body, broken=self.store.broken)
         except Refused as error:
             refused = error
         else:
@@ -422,7 +439,7 @@ class GatewayMachine(RuleBasedStateMachine):
         if refused is not None:
             raised = flight.task.exception
             assert (type(raised).__name__, str(raised)) == (refused.kind, refused.text)
-            self._finished(flight, "refused")
+            self._finished(flight, "failed" if refused.kind == "StoreUnavailable" else "refused")
             return
         assert not flight.task.done, flight.task
         [flight.held] = [call for call in self.calls.waiting if json.loads(call.request.body)["user"] == flight.tag]
@@ -492,9 +509,13 @@ class GatewayMachine(RuleBasedStateMachine):
         self._finished(flight, "engine_error")
 
     def _commit(self, flight: Flight) -> None:
-        """The client is answered 200 whether the turn is recorded or not."""
+        """The client is answered 200 whether the turn is recorded or not; but not if it should be and cannot be."""
         assert flight.plan is not None
         assert flight.answer is not None
+        if self.store.broken and flight.session.would_commit(flight.plan):
+            assert str(flight.task.exception) == self.store.broken
+            self._finished(flight, "failed")
+            return
         reply = flight.task.result()
         assert reply is not None
         assert reply.status == 200
@@ -560,6 +581,17 @@ class GatewayMachine(RuleBasedStateMachine):
                 assert (checkpoint.prompt_length, checkpoint.synthetic) == (len(turn.prompt), turn.closers)
                 assert checkpoint.origins().tolist() == turn.origins
                 assert [(event.kind, event.position) for event in checkpoint.events] == turn.events
+
+    @invariant()
+    def what_is_written_down_is_the_sessions(self) -> None:
+        assert self.store.payloads.keys() == {model.id for model, _ in self.sessions if not model.closed}
+        for model, session in self.sessions:
+            if not model.closed:
+                restored = Restored.of(self.store.events(model.id), LinearHistory())
+                path, live = path_of(restored.history.active), path_of(session.history.active)
+                assert list(encode_records(path)) == list(encode_records(live))
+                assert [turn.events for turn in path] == [turn.events for turn in live]
+                assert restored.replaced_turns == session.replaced_turns == model.replaced
 
     @invariant()
     def no_session_has_ids_of_another(self) -> None:
