@@ -17,6 +17,7 @@ from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.replies import Reply
 from trio_sessions.service.request import TurnRequest
 from trio_sessions.service.session import Session
+from trio_sessions.store import Store
 from trio_sessions.testing.engine import HeldCall, HeldCalls, ScriptedEngine
 from trio_sessions.testing.toy import ToyRenderer
 from trio_sessions.web.dialects.chat import ChatDialect
@@ -35,7 +36,15 @@ class Bench:
         now: the wall clock of new sessions.
     """
 
-    def __init__(self, engine: Engine, renderer: Renderer, **settings: Any) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        renderer: Renderer,
+        *,
+        store: Store | None = None,
+        clock: float = 1000.0,
+        **settings: Any,
+    ) -> None:
         numbers = itertools.count(1)
         self.engine = engine
         self.now = datetime(2025, 12, 31, 23, 59)
@@ -43,9 +52,10 @@ class Bench:
             Settings(engine="http://unused", **settings),
             engine=engine,
             renderer=renderer,
-            clock=lambda: 1000.0,
+            clock=lambda: clock,
             now=lambda: self.now,
             new_id=lambda: f"{next(numbers):032x}",
+            store=store,
         )
         self.registry = self.gateway.registry
 

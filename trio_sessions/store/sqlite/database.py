@@ -6,9 +6,12 @@ import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from trio_sessions.store.base import JournalIdentity
 from trio_sessions.store.sqlite.files import APPLICATION_ID, SCHEMA_VERSION
@@ -19,7 +22,7 @@ __all__ = ["Append", "Database", "Forget", "Row", "RowsDamaged", "Write"]
 # order in which they are read; a turn's is large, and lies in pages of its own.
 _SCHEMA: Final = f"""
 BEGIN;
-CREATE TABLE identity (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE identity (value BLOB NOT NULL, checksum INTEGER NOT NULL);
 CREATE TABLE sessions (id TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE events (
     session TEXT NOT NULL, number INTEGER NOT NULL, checksum INTEGER NOT NULL, payload BLOB NOT NULL,
@@ -34,8 +37,11 @@ _PAGE_BYTES: Final = 8192
 _PATIENCE_SECONDS: Final = 2.0
 
 
+_identity_decoder = msgspec.json.Decoder(JournalIdentity)
+
+
 class RowsDamaged(Exception):
-    """The events of a session are not as they were written."""
+    """Something is not as it was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +108,10 @@ class Database:
             # Takes the lock, if nothing else has.
             self._execute("BEGIN IMMEDIATE")
             self._execute("ROLLBACK")
-        except sqlite3.Error:
+        except BaseException:
             self._connection.close()
             raise
+        self._connection.text_factory = partial(str, encoding="utf-8", errors="replace")
         self.longest_payload = self._connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH) - _PAGE_BYTES
 
     def close(self) -> None:
@@ -124,22 +131,26 @@ class Database:
         return max(frames, 0)
 
     def identity(self) -> JournalIdentity | None:
-        """What its sessions are bound to; None where it is new."""
-        values = dict(self._execute("SELECT key, value FROM identity"))
-        if not values:
+        """What its sessions are bound to; None where it is new.
+
+        Raises:
+            RowsDamaged: that is not as it was written.
+            sqlite3.Error: it cannot be read.
+        """
+        rows = self._execute("SELECT value, checksum FROM identity")
+        if not rows:
             return None
-        return JournalIdentity(
-            mode=values["mode"],
-            rendering=values["rendering"],
-            worker=int(values["worker"]),
-            workers=int(values["workers"]),
-        )
+        value, checksum = rows[-1]
+        if not isinstance(value, bytes) or checksum != zlib.crc32(value):
+            raise RowsDamaged("what the sessions are bound to is damaged")
+        return _identity_decoder.decode(value)
 
     def bind(self, identity: JournalIdentity) -> None:
         """Bind its sessions, which are none yet, to ``identity``."""
-        rows = [(key, str(value)) for key, value in asdict(identity).items()]
+        value = msgspec.json.encode(identity)
         with self._transaction():
-            self._connection.executemany("INSERT OR REPLACE INTO identity VALUES (?, ?)", rows)
+            self._execute("DELETE FROM identity")
+            self._connection.execute("INSERT INTO identity VALUES (?, ?)", (value, zlib.crc32(value)))
 
     def sessions(self) -> list[str]:
         """The ids of all sessions, sorted."""

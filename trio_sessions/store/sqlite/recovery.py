@@ -20,6 +20,8 @@ from trio_sessions.store.sqlite.files import WrittenAhead, beside, create_empty,
 __all__ = ["OpenedJournal", "open_journal"]
 
 _LOG: Final = "-wal"
+# SQLite quotes what it finds in a file when it says what is wrong with it.
+_UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError, RowsDamaged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class OpenedJournal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Survey:
+    bound: JournalIdentity | None = None
     found: tuple[StoredSession, ...] = ()
     lost: tuple[str, ...] = ()
     damaged: bool = False
@@ -96,7 +99,7 @@ def _connect(path: Path, *, synced: bool) -> Database | None:
     with _explained(path):
         try:
             return Database(path, synced=synced)
-        except sqlite3.Error as error:
+        except _UNREADABLE as error:
             if _is_damage(error):
                 return None
             raise
@@ -106,18 +109,20 @@ def _survey(database: Database) -> _Survey:
     """Look at every event."""
     found, lost = [], []
     damaged = False
+    bound: JournalIdentity | None = None
     try:
         damaged = bool(database.complaints())
+        bound = database.identity()
         names = database.sessions()
-    except sqlite3.Error:
+    except _UNREADABLE:
         damaged = True
         names = database.sessions_with_events()
     for session_id in names:
         try:
             found.append(_stored(session_id, database.read(session_id)))
-        except (RowsDamaged, InvalidEvent, sqlite3.Error):
+        except (InvalidEvent, *_UNREADABLE):
             lost.append(session_id)
-    return _Survey(found=tuple(found), lost=tuple(lost), damaged=damaged or bool(lost))
+    return _Survey(bound=bound, found=tuple(found), lost=tuple(lost), damaged=damaged or bool(lost))
 
 
 def _stored(session_id: str, rows: Iterator[Row]) -> StoredSession:
@@ -139,12 +144,13 @@ def _stored(session_id: str, rows: Iterator[Row]) -> StoredSession:
 
 
 def _require_bound(path: Path, database: Database, identity: JournalIdentity, survey: _Survey) -> None:
-    bound = database.identity()
+    bound = survey.bound
     if bound == identity:
         return
     if bound is None or not (survey.found or survey.lost):
-        with _explained(path):
-            database.bind(identity)
+        if not survey.damaged:
+            with _explained(path):
+                database.bind(identity)
         return
     sessions = f"--store {path} holds {len(survey.found)} sessions"
     other = "or give another --store"
@@ -205,8 +211,8 @@ def _cut(ahead: WrittenAhead, counted: int) -> _Cut:
     return _Cut(finished=cut) if ahead.last_commit > counted else _Cut(unfinished=cut)
 
 
-def _is_damage(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+def _is_damage(error: Exception) -> bool:
+    return isinstance(error, UnicodeDecodeError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 @contextmanager
