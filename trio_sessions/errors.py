@@ -21,6 +21,7 @@ __all__ = [
     "MatcherFailed",
     "NodeCapReached",
     "NotProxied",
+    "PermissionDenied",
     "PrefixMismatch",
     "PreviousResponseNotFound",
     "RenderingChanged",
@@ -33,6 +34,7 @@ __all__ = [
     "TokenizationFailed",
     "TruncatedGeneration",
     "TurnCancelled",
+    "Unauthenticated",
 ]
 
 
@@ -78,6 +80,34 @@ class SessionNotFound(SessionError):
     def __init__(self, session_id: str) -> None:
         super().__init__(f"session not found: session_id={session_id}")
         self.session_id = session_id
+
+
+class Unauthenticated(SessionError):
+    """The request needs a key, and has none or a wrong one."""
+
+    # OpenAI's word for it, which its clients look for.
+    code: ClassVar[str] = "invalid_api_key"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no valid API key: send the header 'authorization: Bearer KEY' or 'x-api-key: KEY' with a key of this "
+            "gateway (--api-key), or, for the model routes of a session, with the token that POST /sessions gave"
+        )
+
+
+class PermissionDenied(SessionError):
+    """The request has the token of a session, which does not open what it asks for.
+
+    The same for a session that does not exist as for another one that does.
+    """
+
+    code: ClassVar[str] = "permission_denied"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this session token does not open that: a token opens the model routes of its own session, such as "
+            "/sessions/{id}/v1/chat/completions, as long as the session exists; everything else needs an API key"
+        )
 
 
 class InvalidRequest(SessionError):

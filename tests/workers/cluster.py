@@ -23,6 +23,7 @@ from trio_sessions.workers.link import Table, WorkerState
 from trio_sessions.workers.membership import Membership
 from trio_sessions.workers.ownership import owned_id, owner_of
 from trio_sessions.workers.peers import Peers
+from trio_sessions.workers.trust import WorkerTrust
 
 INSTANCE = "ab" * 16
 SECRET = "s3cret"
@@ -104,7 +105,8 @@ async def cluster(
                     secret=SECRET,
                     passing=passing,
                 )
-                server = AppServer(gateway_app(gateway, behind=front), listener)
+                trust = WorkerTrust(index, workers, SECRET)
+                server = AppServer(gateway_app(gateway, behind=front, neighbours=trust), listener)
                 await nursery.start(server.run)
                 port = listener.getsockname()[1]
                 client = await stack.enter_async_context(http_client(port))

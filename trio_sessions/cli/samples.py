@@ -69,6 +69,7 @@ async def export_and_report(
     out: Path,
     format: Format | None,  # noqa: A002 - the option's name
     gateway: str,
+    api_key: str | None,
     max_seq_len: int | None,
     force: bool,
 ) -> int:
@@ -82,7 +83,7 @@ async def export_and_report(
     if max_seq_len is not None and max_seq_len < 1:
         raise ConfigurationError(f"--max-seq-len must be at least 1, got {max_seq_len}")
     with _about("--gateway"):
-        client = AsyncClient(gateway)
+        client = AsyncClient(gateway, api_key=api_key)
     tally = Tally()
     async with client:
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 import ssl
 from collections.abc import Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -14,6 +16,7 @@ from trio_sessions.client.wire import Answer, Call
 from trio_sessions.errors import ConfigurationError
 
 __all__ = [
+    "API_KEY_VARIABLE",
     "DEFAULT_BASE_URL",
     "DEFAULT_TIMEOUT",
     "LAST_WORD_SECONDS",
@@ -29,9 +32,13 @@ DEFAULT_BASE_URL: Final = "http://127.0.0.1:8700"
 DEFAULT_TIMEOUT: Final = 660.0
 """Longer than a gateway waits for its engine by default, so that the gateway's own error comes first."""
 
+API_KEY_VARIABLE: Final = "TRIO_SESSIONS_API_KEY"
+"""Where a client looks for a key that is not given; of several that are in there it takes the first."""
+
 LAST_WORD_SECONDS: Final = 5.0
 """How long a block that failed or was cancelled may take to delete its session."""
 
+_KEY: Final = re.compile(r"[\x21-\x7e]+")
 _CONNECT_SECONDS: Final = 10.0
 _QUICK_SECONDS: Final = 30.0
 # Below the five seconds of most servers and routers: a connection that is about to be closed is not used.
@@ -97,10 +104,18 @@ def check_timeout(seconds: float) -> float:
     return seconds
 
 
-def client_options(base_url: str, headers: Mapping[str, str] | None) -> dict[str, Any]:
-    """Arguments for ``httpx.Client`` and ``httpx.AsyncClient``."""
+def client_options(base_url: str, headers: Mapping[str, str] | None, api_key: str | None) -> dict[str, Any]:
+    """Arguments for ``httpx.Client`` and ``httpx.AsyncClient``.
+
+    Raises:
+        ConfigurationError: the key is none that a header carries.
+    """
     return {
-        "headers": {"accept-encoding": "identity", **(headers or {})},
+        # What the caller says of a header goes before what we would.
+        "headers": httpx.Headers(
+            {"accept-encoding": "identity", **_authorization(api_key)}
+            | {k.lower(): v for k, v in (headers or {}).items()}
+        ),
         # Proxies from the environment are for the outside world, not for a gateway next door.
         "trust_env": False,
         # Reading the certificate store is slow, and useless without TLS.
@@ -110,6 +125,16 @@ def client_options(base_url: str, headers: Mapping[str, str] | None) -> dict[str
         # There are as many connections as calls: a limit here would make turns wait for each other.
         "limits": httpx.Limits(max_connections=None, keepalive_expiry=_KEEP_ALIVE_SECONDS),
     }
+
+
+def _authorization(api_key: str | None) -> dict[str, str]:
+    if api_key is None:
+        api_key = next(iter(os.environ.get(API_KEY_VARIABLE, "").split()), None)
+    if api_key is None:
+        return {}
+    if not _KEY.fullmatch(api_key):
+        raise ConfigurationError("an API key is not empty, and ASCII without white space")
+    return {"authorization": f"Bearer {api_key}"}
 
 
 def request_options(call: Call[Any], timeout: float, place: Place) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 
 import trio
@@ -15,7 +17,22 @@ from trio_sessions.errors import ServerDraining, SessionNotFound
 from trio_sessions.observe import Metrics
 from trio_sessions.service.session import Session
 
-__all__ = ["SessionRegistry"]
+__all__ = ["SessionRegistry", "SessionSummary"]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSummary:
+    """A session in a list of them.
+
+    Attributes:
+        id: of the session.
+        created: local time.
+        turns: how many are recorded.
+    """
+
+    id: str
+    created: datetime
+    turns: int
 
 
 class SessionRegistry:
@@ -60,8 +77,11 @@ class SessionRegistry:
         """How many sessions are open."""
         return len(self._sessions)
 
-    def create(self) -> Session:
+    def create(self, *, token_digest: bytes | None = None) -> Session:
         """A new, empty session.
+
+        Args:
+            token_digest: of the token that opens its model routes, if there is one.
 
         Raises:
             ServerDraining: shutdown has begun.
@@ -75,6 +95,7 @@ class SessionRegistry:
             created=self._now(),
             expires=expires,
             retry_window=self._retry_window,
+            token_digest=token_digest,
         )
         self._sessions[session.id] = session
         self._metrics.sessions_open.set(len(self._sessions))
@@ -90,6 +111,22 @@ class SessionRegistry:
             return self._sessions[session_id]
         except KeyError:
             raise SessionNotFound(session_id) from None
+
+    def token_digest(self, session_id: str) -> bytes | None:
+        """The digest of the token that opens the session of that id; None where there is no token, or no session."""
+        session = self._sessions.get(session_id)
+        return None if session is None else session.token_digest
+
+    def list(self, *, after: str | None, limit: int) -> tuple[SessionSummary, ...]:
+        """The open sessions in the order of their ids.
+
+        Args:
+            after: those behind this id, whether there is a session of that id or not; None from the first on.
+            limit: how many at most.
+        """
+        ids = heapq.nsmallest(limit, (id_ for id_ in self._sessions if after is None or id_ > after))
+        sessions = [self._sessions[id_] for id_ in ids]
+        return tuple(SessionSummary(each.id, each.created, len(each.history.nodes)) for each in sessions)
 
     def delete(self, session_id: str) -> None:
         """Close a session and forget it; its running turns are not waited for, and cancelled if that is wanted.

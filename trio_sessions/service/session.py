@@ -30,6 +30,7 @@ class Session:
         created: local time; a template that reads the clock is told this on every turn, so that midnight changes no
             prompt.
         expires: trio's time from which on no turn is taken.
+        token_digest: of the token that opens its model routes; None where there is none.
         history: changed only while ``lock`` is held.
         lock: held to prepare and to commit a turn, never during an engine call.
         attempts: what of its requests may be retried.
@@ -46,10 +47,12 @@ class Session:
         created: datetime,
         expires: float = math.inf,
         retry_window: float = 0.0,
+        token_digest: bytes | None = None,
     ) -> None:
         self.id = session_id
         self.created = created
         self.expires = expires
+        self.token_digest = token_digest
         self.history = history
         self.lock = trio.Lock()
         self.attempts = SessionAttempts(window=retry_window)

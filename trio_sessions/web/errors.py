@@ -17,6 +17,7 @@ from trio_sessions.errors import (
     MatcherFailed,
     NodeCapReached,
     NotProxied,
+    PermissionDenied,
     SampleAssemblyFailed,
     ServerDraining,
     SessionError,
@@ -24,6 +25,7 @@ from trio_sessions.errors import (
     TokenizationFailed,
     TruncatedGeneration,
     TurnCancelled,
+    Unauthenticated,
 )
 from trio_sessions.service.failure import Failure
 from trio_sessions.service.replies import Reply, json_reply
@@ -33,6 +35,8 @@ __all__ = ["STATUS", "advice_on", "error_reply", "failure_of", "reply_for", "sta
 STATUS: Final[Mapping[type[SessionError], int]] = {
     InvalidRequest: 400,
     NodeCapReached: 400,
+    Unauthenticated: 401,
+    PermissionDenied: 403,
     TruncatedGeneration: 409,
     SessionNotFound: 404,
     NotProxied: 404,
@@ -46,7 +50,7 @@ STATUS: Final[Mapping[type[SessionError], int]] = {
     TurnCancelled: 503,
 }
 # They come again when the request does, although clients retry their statuses.
-_PERMANENT: Final = (TruncatedGeneration, MatcherFailed, TokenizationFailed)
+_PERMANENT: Final = (Unauthenticated, PermissionDenied, TruncatedGeneration, MatcherFailed, TokenizationFailed)
 
 _RETRY_SOON: Final = (("retry-after", "1"),)
 # The SDKs of OpenAI and Anthropic heed it.

@@ -1,0 +1,115 @@
+"""What stands in front of everything where keys are configured: whoever may not ask is refused before a body is read.
+
+It is an ASGI application around ``WholeRequests``, whose first fault it has to mind itself: an answer that is sent
+before the request's body has arrived ends the connection.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+import trio
+
+from trio_sessions.errors import SessionError
+from trio_sessions.service.replies import Reply
+from trio_sessions.web.access import Admitted, Judge, RawHeaders, Refused
+from trio_sessions.web.errors import reply_for
+from trio_sessions.web.turns import turn_failed
+
+if TYPE_CHECKING:
+    from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
+
+__all__ = ["Guard", "Neighbours"]
+
+# A body that is no larger is waited for, so that the connection can be used again.
+_SMALL_BYTES: Final = 64 * 1024
+# For how long what a client sends is thrown away: it may have to be sent before the client looks for an answer.
+_PATIENCE_SECONDS: Final = 1.0
+_CHALLENGE: Final = (("www-authenticate", "Bearer"),)
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.web")
+
+
+class Neighbours(Protocol):
+    """Other processes that serve the same sessions."""
+
+    def elsewhere(self, session_id: str) -> bool:
+        """Whether a session is one of theirs."""
+
+    def vouched(self, headers: RawHeaders) -> bool:
+        """Whether a request comes from one of them."""
+
+
+class Guard:
+    """Lets through to ``app`` what ``judge`` admits.
+
+    Args:
+        app: gets requests without our credentials in them.
+        judge: decides.
+    """
+
+    def __init__(self, app: ASGIFramework, judge: Judge) -> None:
+        self._app = app
+        self._judge = judge
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """The ASGI entry point."""
+        if scope["type"] != "http":
+            # WebSockets are refused there, whoever asks.
+            await self._app(scope, receive, send)
+            return
+        match self._judge.decide(scope["method"], scope["path"], list(scope["headers"])):
+            case Admitted(headers):
+                admitted: HTTPScope = {**scope, "headers": headers}
+                await self._app(admitted, receive, send)
+            case Refused(error):
+                _log.info("refused", code=error.code, method=scope["method"])
+                await _refuse(_reply(scope, error), scope, receive, send)
+
+
+def _reply(scope: HTTPScope, error: SessionError) -> Reply:
+    return turn_failed(scope["method"], scope["path"], error) or reply_for(error, path=scope["path"])
+
+
+async def _refuse(reply: Reply, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    whole = _announced_bytes(scope) <= _SMALL_BYTES and await _arrived(receive)
+    challenge = _CHALLENGE if reply.status == 401 else ()
+    headers = [(name.encode(), value.encode()) for name, value in (*reply.headers, *challenge)]
+    headers.append((b"content-length", str(len(reply.body)).encode()))
+    if not whole and scope["http_version"].startswith("1"):
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers, "trailers": False})
+    await send({"type": "http.response.body", "body": reply.body, "more_body": True})
+    if not whole:
+        # A connection that is closed on data that nobody read takes the answer with it.
+        with trio.move_on_after(_PATIENCE_SECONDS):
+            while await _more(receive):
+                pass
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _announced_bytes(scope: HTTPScope) -> int:
+    """How long the body is said to be; 0 where nothing is said."""
+    lengths = [value for name, value in scope["headers"] if name.lower() == b"content-length"]
+    return int(lengths[0]) if lengths and lengths[0].isdigit() else 0
+
+
+async def _arrived(receive: ASGIReceiveCallable) -> bool:
+    """Whether the whole body came soon and was small; it is thrown away."""
+    size = 0
+    with trio.move_on_after(_PATIENCE_SECONDS):
+        while size <= _SMALL_BYTES:
+            event = await receive()
+            if event["type"] != "http.request":
+                return False
+            size += len(event["body"])
+            if not event["more_body"]:
+                return True
+    return False
+
+
+async def _more(receive: ASGIReceiveCallable) -> bool:
+    """Throw away a piece of the body; whether there is more."""
+    event = await receive()
+    return event["type"] == "http.request" and event["more_body"]
