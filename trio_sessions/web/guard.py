@@ -6,6 +6,7 @@ before the request's body has arrived ends the connection.
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
@@ -25,10 +26,18 @@ __all__ = ["Guard", "Neighbours"]
 # A body that is no larger is waited for, so that the connection can be used again.
 _SMALL_BYTES: Final = 64 * 1024
 # For how long what a client sends is thrown away: it may have to be sent before the client looks for an answer.
-_PATIENCE_SECONDS: Final = 1.0
+_PATIENCE_SECONDS: Final = 0.5
 _CHALLENGE: Final = (("www-authenticate", "Bearer"),)
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.web")
+
+
+class _Body(Enum):
+    """What became of a body that nobody wants."""
+
+    READ = auto()
+    UNREAD = auto()
+    GONE = auto()
 
 
 class Neighbours(Protocol):
@@ -73,15 +82,17 @@ def _reply(scope: HTTPScope, error: SessionError) -> Reply:
 
 
 async def _refuse(reply: Reply, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-    whole = _announced_bytes(scope) <= _SMALL_BYTES and await _arrived(receive)
+    body = _Body.UNREAD if _announced_bytes(scope) > _SMALL_BYTES else await _small_body(receive)
+    if body is _Body.GONE:
+        return
     challenge = _CHALLENGE if reply.status == 401 else ()
     headers = [(name.encode(), value.encode()) for name, value in (*reply.headers, *challenge)]
     headers.append((b"content-length", str(len(reply.body)).encode()))
-    if not whole and scope["http_version"].startswith("1"):
+    if body is _Body.UNREAD and scope["http_version"].startswith("1"):
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers, "trailers": False})
     await send({"type": "http.response.body", "body": reply.body, "more_body": True})
-    if not whole:
+    if body is _Body.UNREAD:
         # A connection that is closed on data that nobody read takes the answer with it.
         with trio.move_on_after(_PATIENCE_SECONDS):
             while await _more(receive):
@@ -95,18 +106,18 @@ def _announced_bytes(scope: HTTPScope) -> int:
     return int(lengths[0]) if lengths and lengths[0].isdigit() else 0
 
 
-async def _arrived(receive: ASGIReceiveCallable) -> bool:
-    """Whether the whole body came soon and was small; it is thrown away."""
+async def _small_body(receive: ASGIReceiveCallable) -> _Body:
+    """Throw away a body that comes soon and is small."""
     size = 0
     with trio.move_on_after(_PATIENCE_SECONDS):
         while size <= _SMALL_BYTES:
             event = await receive()
             if event["type"] != "http.request":
-                return False
+                return _Body.GONE
             size += len(event["body"])
             if not event["more_body"]:
-                return True
-    return False
+                return _Body.READ
+    return _Body.UNREAD
 
 
 async def _more(receive: ASGIReceiveCallable) -> bool:

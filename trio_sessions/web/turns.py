@@ -34,7 +34,7 @@ from trio_sessions.web.streams import EventStream
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
-__all__ = ["TurnRoutes", "turn_failed"]
+__all__ = ["TURN_ROUTES", "TurnRoutes", "turn_failed"]
 
 _MESSAGES: Final = MessagesDialect()
 _DIALECTS: Final[Mapping[str, Dialect]] = {
@@ -48,6 +48,9 @@ _COUNTS: Final[Mapping[str, CountingDialect]] = {
     "v1/messages/count_tokens": _MESSAGES,
     "v1/v1/messages/count_tokens": _MESSAGES,
 }
+
+TURN_ROUTES: Final = (*_DIALECTS, *_COUNTS)
+"""What is served here, below a session and below an agent of it."""
 
 # A nursery is opened only for requests that may be answered with a stream. One that hides the word behind escapes is
 # answered, and its stream begins with the answer.
