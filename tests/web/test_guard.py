@@ -49,29 +49,33 @@ WANTED = _wanted()
 
 @pytest.mark.parametrize("path", WANTED)
 async def test_every_route_with_every_method_and_every_credential(guarded: Served, path: str) -> None:
-    for number, method in enumerate(METHODS):
-        audience = WANTED[path]
-        if audience is Audience.ANYONE and method not in ("GET", "HEAD", "OPTIONS"):
-            audience = Audience.OPERATOR
-        refusals = {
-            None: None if audience is Audience.ANYONE else 401,
-            "wrong": None if audience is Audience.ANYONE else 401,
-            TOKEN.text: 403 if audience is Audience.OPERATOR else None,
-            FOREIGN.text: None if audience is Audience.ANYONE else 403,
-            KEY: None,
-            OTHER_KEY: None,
-        }
-        for turn, (credential, expected) in enumerate(refusals.items()):
-            # A new one each time: what a key opens may delete it.
-            target = path.replace("<session_id>", opened(guarded).id)
-            form = bearer(credential or "") if (number + turn) % 2 else {"x-api-key": credential or ""}
-            answer = await guarded.client.request(method, target, headers=form if credential else {}, content=b"{}")
-            refused = answer.status_code if answer.status_code in (401, 403) else None
-            assert refused == expected, (method, target, credential)
-            if refused is not None:
-                assert answer.headers["x-should-retry"] == "false"
-                assert answer.headers.get("www-authenticate") == ("Bearer" if refused == 401 else None)
-            assert not [name for name in answer.headers if name.startswith("access-control")]
+    async with await guarded.connect() as connection:
+        for number, method in enumerate(METHODS):
+            audience = WANTED[path]
+            if audience is Audience.ANYONE and method not in ("GET", "HEAD", "OPTIONS"):
+                audience = Audience.OPERATOR
+            refusals = {
+                None: None if audience is Audience.ANYONE else 401,
+                "wrong": None if audience is Audience.ANYONE else 401,
+                TOKEN.text: 403 if audience is Audience.OPERATOR else None,
+                FOREIGN.text: None if audience is Audience.ANYONE else 403,
+                KEY: None,
+                OTHER_KEY: None,
+            }
+            for turn, (credential, expected) in enumerate(refusals.items()):
+                # A new one each time: what a key opens may delete it.
+                target = path.replace("<session_id>", opened(guarded).id)
+                form = "x-api-key: {}" if (number + turn) % 2 else "authorization: Bearer {}"
+                line = f"{form.format(credential)}\r\n" if credential else ""
+                head = f"{method} {target} HTTP/1.1\r\nhost: x\r\n{line}content-length: 2\r\n\r\n"
+                await connection.send(head.encode() + b"{}")
+                answer = await connection.response(to=method)
+                refused = answer.status if answer.status in (401, 403) else None
+                assert refused == expected, (method, target, credential)
+                if refused is not None:
+                    assert answer.all("x-should-retry") == [b"false"]
+                    assert answer.all("www-authenticate") == ([b"Bearer"] if refused == 401 else [])
+                assert not [name for name, _ in answer.headers if name.lower().startswith("access-control")]
 
 
 async def test_a_session_is_made_with_a_token_that_opens_its_model_routes_alone(guarded: Served) -> None:
@@ -280,10 +284,10 @@ async def test_who_has_no_key_is_answered_before_a_large_body_is_sent(guarded: S
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_who_sends_a_large_body_all_the_same_can_read_why_not(guarded: Served, chunked: bool) -> None:
     async def body():
-        for _ in range(64):
+        for _ in range(8):
             yield b"x" * 2**17
 
-    content = body() if chunked else b"x" * 2**23
+    content = body() if chunked else b"x" * 2**20
     answer = await guarded.client.post("/sessions", content=content)
     assert answer.status_code == 401
     assert answer.headers["connection"] == "close"
