@@ -16,12 +16,12 @@ from trio_sessions.client.wire import Answer, Call
 from trio_sessions.errors import ConfigurationError
 
 __all__ = [
-    "API_KEY_VARIABLE",
     "DEFAULT_BASE_URL",
     "DEFAULT_TIMEOUT",
     "LAST_WORD_SECONDS",
     "Place",
     "answer_of",
+    "check_api_key",
     "check_base_url",
     "check_timeout",
     "client_options",
@@ -32,8 +32,7 @@ DEFAULT_BASE_URL: Final = "http://127.0.0.1:8700"
 DEFAULT_TIMEOUT: Final = 660.0
 """Longer than a gateway waits for its engine by default, so that the gateway's own error comes first."""
 
-API_KEY_VARIABLE: Final = "TRIO_SESSIONS_API_KEY"
-"""Where a client looks for a key that is not given; of several that are in there it takes the first."""
+_API_KEY_VARIABLE: Final = "TRIO_SESSIONS_API_KEY"
 
 LAST_WORD_SECONDS: Final = 5.0
 """How long a block that failed or was cancelled may take to delete its session."""
@@ -104,18 +103,29 @@ def check_timeout(seconds: float) -> float:
     return seconds
 
 
+def check_api_key(key: str | None) -> str | None:
+    """A key that a header carries: the one that is given, or the first in the environment, or None for none.
+
+    Raises:
+        ConfigurationError: it is empty, or has white space or anything outside ASCII.
+    """
+    key = next(iter(os.environ.get(_API_KEY_VARIABLE, "").split()), None) if key is None else key
+    if key is not None and not _KEY.fullmatch(key):
+        raise ConfigurationError("an API key is not empty, and ASCII without white space")
+    return key
+
+
 def client_options(base_url: str, headers: Mapping[str, str] | None, api_key: str | None) -> dict[str, Any]:
     """Arguments for ``httpx.Client`` and ``httpx.AsyncClient``.
 
     Raises:
         ConfigurationError: the key is none that a header carries.
     """
+    key = check_api_key(api_key)
+    ours = {"accept-encoding": "identity", **({} if key is None else {"authorization": f"Bearer {key}"})}
     return {
-        # What the caller says of a header goes before what we would.
-        "headers": httpx.Headers(
-            {"accept-encoding": "identity", **_authorization(api_key)}
-            | {k.lower(): v for k, v in (headers or {}).items()}
-        ),
+        # What the caller says of a header goes first.
+        "headers": {**ours, **{name.lower(): value for name, value in (headers or {}).items()}},
         # Proxies from the environment are for the outside world, not for a gateway next door.
         "trust_env": False,
         # Reading the certificate store is slow, and useless without TLS.
@@ -125,16 +135,6 @@ def client_options(base_url: str, headers: Mapping[str, str] | None, api_key: st
         # There are as many connections as calls: a limit here would make turns wait for each other.
         "limits": httpx.Limits(max_connections=None, keepalive_expiry=_KEEP_ALIVE_SECONDS),
     }
-
-
-def _authorization(api_key: str | None) -> dict[str, str]:
-    if api_key is None:
-        api_key = next(iter(os.environ.get(API_KEY_VARIABLE, "").split()), None)
-    if api_key is None:
-        return {}
-    if not _KEY.fullmatch(api_key):
-        raise ConfigurationError("an API key is not empty, and ASCII without white space")
-    return {"authorization": f"Bearer {api_key}"}
 
 
 def request_options(call: Call[Any], timeout: float, place: Place) -> dict[str, Any]:
