@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +23,6 @@ from trio_sessions.render.load import load_renderer
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.keys import with_keys_of_file
 from trio_sessions.service.watchdog import watch_loop
-from trio_sessions.web.access import Judge
 from trio_sessions.web.app import create_app
 from trio_sessions.web.guard import Guard, Neighbours
 
@@ -189,10 +188,7 @@ def gateway_app(
     )
     if not gateway.keys:
         return app
-    judge = Judge(gateway.keys, gateway.registry.token_digest)
-    if neighbours is not None:
-        judge = replace(judge, elsewhere=neighbours.elsewhere, vouched=neighbours.vouched)
-    return Guard(app, judge)
+    return Guard(app, keys=gateway.keys, token_digest=gateway.registry.token_digest, neighbours=neighbours)
 
 
 async def run_embedded_engine(

@@ -203,7 +203,7 @@ class TestNeighbours:
 
     def test_a_token_goes_on_to_where_its_session_is(self) -> None:
         headers = [(b"x-api-key", OWN.text.encode()), (b"x", b"y")]
-        assert self.judge.decide("POST", self.path, headers) == Admitted(headers)
+        assert self.judge.decide("POST", self.path, headers) == Admitted(headers, judged=False)
         assert isinstance(self.judge.decide("GET", f"/sessions/{SESSIONS[1]}", headers), Refused)
 
     def test_who_has_nothing_goes_nowhere(self) -> None:

@@ -97,15 +97,16 @@ async def cluster(
                     new_id=partial(_new_id, drawn, index, workers),
                 )
                 member, passing = Membership(index, told), Passing()
+                peers = await stack.enter_async_context(Peers())
                 front = partial(
                     Front,
                     gateway=gateway,
                     members=member,
-                    peers=await stack.enter_async_context(Peers()),
+                    peers=peers,
                     secret=SECRET,
                     passing=passing,
                 )
-                trust = WorkerTrust(index, workers, SECRET)
+                trust = WorkerTrust(member, SECRET, peers)
                 server = AppServer(gateway_app(gateway, behind=front, neighbours=trust), listener)
                 await nursery.start(server.run)
                 port = listener.getsockname()[1]

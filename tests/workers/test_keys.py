@@ -116,3 +116,26 @@ async def test_the_list_without_keys_too() -> None:
         session, _ = await made.session(1)
         listed = json.loads((await made.served[0].client.get("/sessions")).content)
         assert [each["session_id"] for each in listed["sessions"]] == [session.id]
+
+
+@pytest.mark.parametrize("framing", [f"Content-Length: {64 * 2**20}", "Transfer-Encoding: chunked"])
+async def test_a_token_that_opens_nothing_brings_no_worker_to_read_a_large_body(framing: str) -> None:
+    async with cluster(api_key=(KEY,)) as made:
+        for session, tokens in zip(opened(made, 1), ([FOREIGN], [FOREIGN, draw_token()]), strict=True):
+            for token in tokens if "Length" in framing else tokens[1:]:
+                async with await session.served.connect() as connection:
+                    head = f"POST {session.path}/{CHAT} HTTP/1.1\r\nHost: x\r\nX-Api-Key: {token.text}\r\n{framing}\r\n"
+                    await connection.send(f"{head}\r\n".encode())
+                    answer = await connection.response()
+                    assert (answer.status, answer.all("connection")) == (403, [b"close"])
+            # Its own is asked for too.
+            large = [user("x" * 100_000)]
+            assert (await session.chat(*large, headers=bearer(TOKEN.text))).status_code == 200
+
+
+async def test_a_large_body_for_a_worker_that_is_down_is_a_503() -> None:
+    async with cluster(api_key=(KEY,)) as made:
+        _, through = opened(made, 1)
+        made.tell(1, up=False)
+        answer = await through.chat(user("x" * 100_000), headers=bearer(TOKEN.text))
+        assert answer.status_code == 503

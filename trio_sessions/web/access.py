@@ -71,9 +71,11 @@ class Admitted:
 
     Attributes:
         headers: of the request, without our own credentials.
+        judged: whether nobody else has to look at it; otherwise it has a token for a session that is elsewhere.
     """
 
     headers: RawHeaders
+    judged: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ class Judge:
             return Refused(PermissionDenied())
         if self.elsewhere(access.session_id):
             # With the token: who has the session wants to see it.
-            return Admitted(headers)
+            return Admitted(headers, judged=False)
         digest = self.token_digest(access.session_id) or _NO_DIGEST
         if any(opens(token, [digest]) for token in tokens):
             return Admitted(kept)

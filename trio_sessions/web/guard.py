@@ -6,13 +6,16 @@ before the request's body has arrived ends the connection.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 import trio
 
-from trio_sessions.errors import SessionError
+from trio_sessions.errors import PermissionDenied, SessionError
+from trio_sessions.service.keys import ApiKeys
 from trio_sessions.service.replies import Reply
 from trio_sessions.web.access import Admitted, Judge, RawHeaders, Refused
 from trio_sessions.web.errors import reply_for
@@ -49,18 +52,34 @@ class Neighbours(Protocol):
     def vouched(self, headers: RawHeaders) -> bool:
         """Whether a request comes from one of them."""
 
+    async def admits(self, scope: HTTPScope) -> bool:
+        """Whether the one that has the session admits the request; also where it does not say."""
+
 
 class Guard:
-    """Lets through to ``app`` what ``judge`` admits.
+    """Lets through to ``app`` what is admitted.
 
     Args:
-        app: gets requests without our credentials in them.
-        judge: decides.
+        app: gets requests without our credentials in them, but for those that a neighbour wants to see.
+        keys: open everything.
+        token_digest: the digest of the token of a session; None where there is none.
+        neighbours: other processes that serve the same sessions, if there are any.
     """
 
-    def __init__(self, app: ASGIFramework, judge: Judge) -> None:
+    def __init__(
+        self,
+        app: ASGIFramework,
+        *,
+        keys: ApiKeys,
+        token_digest: Callable[[str], bytes | None],
+        neighbours: Neighbours | None = None,
+    ) -> None:
         self._app = app
-        self._judge = judge
+        self._neighbours = neighbours
+        if neighbours is None:
+            self._judge = Judge(keys, token_digest)
+        else:
+            self._judge = Judge(keys, token_digest, elsewhere=neighbours.elsewhere, vouched=neighbours.vouched)
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """The ASGI entry point."""
@@ -68,7 +87,10 @@ class Guard:
             # WebSockets are refused there, whoever asks.
             await self._app(scope, receive, send)
             return
-        match self._judge.decide(scope["method"], scope["path"], list(scope["headers"])):
+        verdict = self._judge.decide(scope["method"], scope["path"], list(scope["headers"]))
+        if isinstance(verdict, Admitted) and not verdict.judged and not await self._admitted_elsewhere(scope):
+            verdict = Refused(PermissionDenied())
+        match verdict:
             case Admitted(headers):
                 admitted: HTTPScope = {**scope, "headers": headers}
                 await self._app(admitted, receive, send)
@@ -76,13 +98,19 @@ class Guard:
                 _log.info("refused", code=error.code, method=scope["method"])
                 await _refuse(_reply(scope, error), scope, receive, send)
 
+    async def _admitted_elsewhere(self, scope: HTTPScope) -> bool:
+        """Asked before a large body is read; a small one is passed on with the question."""
+        small = _announced_bytes(scope) <= _SMALL_BYTES
+        return small or self._neighbours is None or await self._neighbours.admits(scope)
+
 
 def _reply(scope: HTTPScope, error: SessionError) -> Reply:
     return turn_failed(scope["method"], scope["path"], error) or reply_for(error, path=scope["path"])
 
 
 async def _refuse(reply: Reply, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-    body = _Body.UNREAD if _announced_bytes(scope) > _SMALL_BYTES else await _small_body(receive)
+    length = _announced_bytes(scope)
+    body = _Body.UNREAD if _SMALL_BYTES < length < math.inf else await _small_body(receive)
     if body is _Body.GONE:
         return
     challenge = _CHALLENGE if reply.status == 401 else ()
@@ -100,10 +128,14 @@ async def _refuse(reply: Reply, scope: HTTPScope, receive: ASGIReceiveCallable, 
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _announced_bytes(scope: HTTPScope) -> int:
-    """How long the body is said to be; 0 where nothing is said."""
-    lengths = [value for name, value in scope["headers"] if name.lower() == b"content-length"]
-    return int(lengths[0]) if lengths and lengths[0].isdigit() else 0
+def _announced_bytes(scope: HTTPScope) -> float:
+    """How long the body may be at most, by what is said of it."""
+    headers = {name.lower(): value for name, value in scope["headers"]}
+    length = headers.get(b"content-length", b"0")
+    if b"transfer-encoding" in headers or not length.isdigit():
+        return math.inf
+    # Of a request of HTTP/2 nothing need be said.
+    return math.inf if scope["http_version"] == "2" and b"content-length" not in headers else int(length)
 
 
 async def _small_body(receive: ASGIReceiveCallable) -> _Body:

@@ -105,7 +105,7 @@ class _Worker:
             front = partial(
                 Front, gateway=gateway, members=self._members, peers=peers, secret=self._secret, passing=passing
             )
-            trust = WorkerTrust(self._members.index, len(self._members.urls), self._secret)
+            trust = WorkerTrust(self._members, self._secret, peers)
             app = gateway_app(gateway, behind=front, neighbours=trust)
             async with trio.open_nursery() as nursery:
 

@@ -119,7 +119,7 @@ class Front:
         self._members = members
         self._peers = peers
         self._secret = secret.encode()
-        self._trust = WorkerTrust(members.index, len(members.urls), secret)
+        self._trust = WorkerTrust(members, secret, peers)
         self._placement = Placement(members.index, len(members.urls))
         self._passing = passing
 
