@@ -96,7 +96,7 @@ class Guard:
                 await self._app(admitted, receive, send)
             case Refused(error):
                 _log.info("refused", code=error.code, method=scope["method"])
-                await _refuse(_reply(scope, error), scope, receive, send)
+                await _refuse(_reply(scope, error), receive, send)
 
     async def _admitted_elsewhere(self, scope: HTTPScope) -> bool:
         """Asked before a large body is read; a small one is passed on with the question."""
@@ -108,15 +108,14 @@ def _reply(scope: HTTPScope, error: SessionError) -> Reply:
     return turn_failed(scope["method"], scope["path"], error) or reply_for(error, path=scope["path"])
 
 
-async def _refuse(reply: Reply, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-    length = _announced_bytes(scope)
-    body = _Body.UNREAD if _SMALL_BYTES < length < math.inf else await _small_body(receive)
+async def _refuse(reply: Reply, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    body = await _small_body(receive)
     if body is _Body.GONE:
         return
     challenge = _CHALLENGE if reply.status == 401 else ()
     headers = [(name.encode(), value.encode()) for name, value in (*reply.headers, *challenge)]
     headers.append((b"content-length", str(len(reply.body)).encode()))
-    if body is _Body.UNREAD and scope["http_version"].startswith("1"):
+    if body is _Body.UNREAD:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers, "trailers": False})
     await send({"type": "http.response.body", "body": reply.body, "more_body": True})
