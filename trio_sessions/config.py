@@ -10,12 +10,14 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 from trio_sessions.core import json
+from trio_sessions.core.credentials import hashed_key
 from trio_sessions.core.history import OnToolsChange, OnTruncated, SeamPolicy
 from trio_sessions.core.request import RequestPolicy
 from trio_sessions.errors import ConfigurationError
@@ -81,6 +83,13 @@ class Settings:
         workers: processes that serve behind that port, each with sessions of its own.
         worker_port_base: each of several workers also listens on a port of its own: this one and those behind it, or
             free ones if None.
+        api_key: keys that open the gateway; with none, and no ``api_key_file``, it is open to whoever reaches it. They
+            are hashed at once and kept as ``sha256:`` and 64 hex digits, which is also how they may be given.
+        api_key_file: file with more keys, one a line; read when serving starts.
+        insecure: listen on an address that other machines reach although there are no keys.
+        tls_cert: PEM file with a certificate, and those between it and its root, to serve https.
+        tls_key: PEM file with its private key, not encrypted.
+        tls_ca: PEM file with certificates; clients must show one that these have signed.
         engine: base URL of the inference engine; None starts the embedded one.
         tokenizer: ``builtin``, a folder, or a hub id.
         family: what a probe of the chat template cannot find out: pinned kwargs, formats without a template.
@@ -139,6 +148,12 @@ class Settings:
     port: int = 8700
     workers: int = 1
     worker_port_base: int | None = None
+    api_key: tuple[str, ...] = field(default=(), repr=False)
+    api_key_file: Path | None = None
+    insecure: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
     engine: str | None = None
     tokenizer: str = BUILTIN_TOKENIZER
     family: str = "auto"
@@ -184,6 +199,14 @@ class Settings:
         _require_between("--workers", self.workers, 1, _MOST_WORKERS)
         if self.worker_port_base is not None:
             _require_ports(self.worker_port_base, self.workers, self.port)
+        object.__setattr__(self, "api_key", _hashed(self.api_key))
+        _require_text("--host", self.host)
+        _require(
+            self.guarded or self.insecure or _is_loopback(self.host),
+            f"--host {self.host} can be reached from other machines, and without keys whoever reaches the gateway may "
+            "do everything: give --api-key KEY (or --api-key-file), or --insecure if the network is yours alone",
+        )
+        _require_tls(self)
         _require(self.mode in get_args(Mode), f"--mode must be linear or tree, got {self.mode}")
         _require(self.store != "", "--store must be a file or memory")
         _require(
@@ -230,7 +253,6 @@ class Settings:
         _require_between("--max-body-mb", self.max_body_mb, 0.0001, _MOST_MIB)
         _require_between("--max-answer-mb", self.max_answer_mb, 0.0001, _MOST_MIB)
         _require_between("--drain-timeout", self.drain_timeout, 0, _MOST_SECONDS)
-        _require_text("--host", self.host)
         _require_text("--lora", self.lora or "")
         _require_json("--chat-template-kwargs", self.chat_template_kwargs)
         object.__setattr__(self, "chat_template_kwargs", MappingProxyType(dict(self.chat_template_kwargs)))
@@ -249,6 +271,11 @@ class Settings:
                 _INSTANCE_ID.fullmatch(self.instance_id) is not None,
                 f"--instance-id must be 32 lowercase hex digits, got {self.instance_id!r}",
             )
+
+    @property
+    def guarded(self) -> bool:
+        """Whether requests need a key or a token."""
+        return bool(self.api_key) or self.api_key_file is not None
 
     @property
     def max_body_bytes(self) -> int:
@@ -306,6 +333,39 @@ def _require_ports(base: int, workers: int, port: int) -> None:
     _require(
         not base <= port <= last,
         f"--worker-port-base {base} gives workers the ports {base} to {last}, which include --port {port}",
+    )
+
+
+def _hashed(keys: tuple[str, ...]) -> tuple[str, ...]:
+    _require(not isinstance(keys, str), "--api-key must be several keys, not one text")
+    try:
+        return tuple(map(hashed_key, keys))
+    except ValueError as error:
+        raise ConfigurationError(f"--api-key: a key {error}") from None
+
+
+def _is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        # Where a name leads is for others to say.
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def _require_tls(settings: Settings) -> None:
+    _require(
+        (settings.tls_cert is None) == (settings.tls_key is None),
+        "--tls-cert and --tls-key need each other: a certificate and its private key",
+    )
+    _require(settings.tls_ca is None or settings.tls_cert is not None, "--tls-ca needs --tls-cert and --tls-key")
+    _require(
+        settings.tls_cert is None or settings.workers == 1,
+        f"--tls-cert serves from one process, and --workers is {settings.workers}: workers ask each other without TLS; "
+        "use --workers 1, or put a proxy that does TLS in front",
     )
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "MemoryExhausted",
     "NodeCapReached",
     "NotProxied",
+    "PermissionDenied",
     "PrefixMismatch",
     "PreviousResponseNotFound",
     "RenderingChanged",
@@ -37,6 +38,7 @@ __all__ = [
     "TooManySessions",
     "TruncatedGeneration",
     "TurnCancelled",
+    "Unauthenticated",
 ]
 
 
@@ -109,6 +111,34 @@ class MemoryExhausted(SessionError):
     """The sessions that are in use take all the memory they may have; it may be free again later."""
 
     code: ClassVar[str] = "memory_exhausted"
+
+
+class Unauthenticated(SessionError):
+    """The request needs a key, and has none or a wrong one."""
+
+    # OpenAI's word for it, which its clients look for.
+    code: ClassVar[str] = "invalid_api_key"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no valid API key: send the header 'authorization: Bearer KEY' or 'x-api-key: KEY' with a key of this "
+            "gateway (--api-key), or, for the model routes of a session, with the token that POST /sessions gave"
+        )
+
+
+class PermissionDenied(SessionError):
+    """The request has the token of a session, which does not open what it asks for.
+
+    The same for a session that does not exist as for another one that does.
+    """
+
+    code: ClassVar[str] = "permission_denied"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this session token does not open that: a token opens the model routes of its own session, such as "
+            "/sessions/{id}/v1/chat/completions, as long as the session exists; everything else needs an API key"
+        )
 
 
 class InvalidRequest(SessionError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from pathlib import Path
 
@@ -23,12 +24,21 @@ from trio_sessions.errors import ConfigurationError
 
 OPTIONS = options_by_field(SERVE_OPTIONS)
 
+KEY = "a-key-of-24-characters-x"
+HASHED = "sha256:" + hashlib.sha256(KEY.encode()).hexdigest()
+
 # Per option: text as typed, the same as TOML, and the value both become.
 VALUES: dict[str, tuple[str, str, object]] = {
     "host": ("0.0.0.0", '"0.0.0.0"', "0.0.0.0"),
     "port": ("9001", "9001", 9001),
     "workers": ("4", "4", 4),
     "worker_port_base": ("9100", "9100", 9100),
+    "api_key": (KEY, f'["{KEY}"]', (HASHED,)),
+    "api_key_file": ("keys.txt", '"keys.txt"', Path("keys.txt")),
+    "insecure": ("1", "true", True),
+    "tls_cert": ("c.pem", '"c.pem"', Path("c.pem")),
+    "tls_key": ("k.pem", '"k.pem"', Path("k.pem")),
+    "tls_ca": ("ca.pem", '"ca.pem"', Path("ca.pem")),
     "engine": ("http://127.0.0.1:1", '"http://127.0.0.1:1"', "http://127.0.0.1:1"),
     "tokenizer": ("some/model", '"some/model"', "some/model"),
     "family": ("qwen3", '"qwen3"', "qwen3"),
@@ -67,7 +77,13 @@ VALUES: dict[str, tuple[str, str, object]] = {
 }
 
 
-NEEDED = {"worker_port_base": {"workers": "2"}}
+NEEDED = {
+    "host": {"insecure": True},
+    "tls_ca": {"tls_cert": "c.pem", "tls_key": "k.pem"},
+    "tls_cert": {"tls_key": "k.pem"},
+    "tls_key": {"tls_cert": "c.pem"},
+    "worker_port_base": {"workers": "2"},
+}
 """What an option is refused without."""
 
 
@@ -141,8 +157,8 @@ def test_a_value_that_loses_is_not_looked_at():
 
 
 def test_sources_mix_option_by_option():
-    resolved = settings({"port": "1"}, {"TRIO_SESSIONS_HOST": "h"}, "lora = 'l'\nport = 2\nhost = 'no'")
-    assert (resolved.port, resolved.host, resolved.lora) == (1, "h", "l")
+    resolved = settings({"port": "1"}, {"TRIO_SESSIONS_HOST": "::1"}, "lora = 'l'\nport = 2\nhost = 'no'")
+    assert (resolved.port, resolved.host, resolved.lora) == (1, "::1", "l")
 
 
 def test_origins_name_variables_and_files_but_not_the_command_line():

@@ -22,6 +22,7 @@ CODES = {
     "InvalidRequest": ("invalid_request", 400),
     "MatcherFailed": ("matcher_failed", 500),
     "NotProxied": ("not_proxied", 404),
+    "PermissionDenied": ("permission_denied", 403),
     "PrefixMismatch": ("prefix_mismatch", 500),
     "PreviousResponseNotFound": ("previous_response_not_found", 400),
     "RenderingChanged": ("rendering_changed", 400),
@@ -39,6 +40,7 @@ CODES = {
     "TokenizationFailed": ("tokenization_failed", 500),
     "TurnCancelled": ("turn_cancelled", 503),
     "TruncatedGeneration": ("truncated_generation", 409),
+    "Unauthenticated": ("invalid_api_key", 401),
 }
 
 

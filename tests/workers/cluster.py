@@ -23,6 +23,7 @@ from trio_sessions.workers.link import Table, WorkerState
 from trio_sessions.workers.membership import Membership
 from trio_sessions.workers.ownership import owned_id, owner_of
 from trio_sessions.workers.peers import Peers
+from trio_sessions.workers.trust import WorkerTrust
 
 INSTANCE = "ab" * 16
 SECRET = "s3cret"
@@ -96,15 +97,17 @@ async def cluster(
                     new_id=partial(_new_id, drawn, index, workers),
                 )
                 member, passing = Membership(index, told), Passing()
+                peers = await stack.enter_async_context(Peers())
                 front = partial(
                     Front,
                     gateway=gateway,
                     members=member,
-                    peers=await stack.enter_async_context(Peers()),
+                    peers=peers,
                     secret=SECRET,
                     passing=passing,
                 )
-                server = AppServer(gateway_app(gateway, behind=front), listener)
+                trust = WorkerTrust(member, SECRET, peers)
+                server = AppServer(gateway_app(gateway, behind=front, neighbours=trust), listener)
                 await nursery.start(server.run)
                 port = listener.getsockname()[1]
                 client = await stack.enter_async_context(http_client(port))

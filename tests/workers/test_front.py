@@ -27,7 +27,7 @@ from trio_sessions.core.samples import decode_samples
 from trio_sessions.engine.base import EngineAnswer, EngineCall
 from trio_sessions.engine.headers import to_engine
 from trio_sessions.testing.engine import HeldCalls, ScriptedEngine, chat_answer
-from trio_sessions.workers.front import HOP_HEADER
+from trio_sessions.workers.trust import HOP_HEADER
 
 UNTIMED = ("timestamp", "request_timestamp")
 ODD_HEADERS = [(b"X-Note", b"caf\xe9"), (b"x-twice", b"1"), (b"x-twice", b"2"), (b"cookie", b"a=b")]

@@ -175,7 +175,9 @@ def _add(
 
 def _annotation(option: Option, *, environment: bool) -> Any:
     meaning = f"{option.meaning} [env: {option.variable}]" if environment else option.meaning
-    value: Any = bool | None if option.kind.is_flag else list[str] if option.repeated else str | None
+    value: Any = bool if option.kind.is_flag else list[str] if option.repeated else str
+    if not (option.positional and option.repeated):
+        value |= None
     return Annotated[
         value,
         Parameter(

@@ -109,7 +109,7 @@ def _table(options: tuple[Option, ...], *, environment: bool) -> str:
     for option in options:
         value = ("..." if option.repeated else "") if option.positional else f" {option.kind.metavar}"
         name = f"`{option.flag}{value}`".replace(" `", "`")
-        default = option.default_text if option.default is None else f"`{option.default_text}`"
+        default = option.default_text if option.default in (None, ()) else f"`{option.default_text}`"
         rows.append(_row([name, *([f"`{option.variable}`"] if environment else []), default, option.meaning]))
     return "".join(rows)
 

@@ -86,7 +86,12 @@ class Connection(TCPServer):
     """Hypercorn's connection, which ends when its client has closed it, not with the idle timer, and costs less."""
 
     def __init__(
-        self, app: AppWrapper, config: Config, context: WorkerContext, state: ConnectionState, stream: trio.SocketStream
+        self,
+        app: AppWrapper,
+        config: Config,
+        context: WorkerContext,
+        state: ConnectionState,
+        stream: trio.SocketStream | trio.SSLStream[trio.SocketStream],
     ) -> None:
         self._fate = ConnectionFate()
         super().__init__(app, config, context, cast("Any", {**state, STATE_KEY: self._fate}), cast("Any", stream))

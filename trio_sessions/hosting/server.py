@@ -18,6 +18,8 @@ from trio_sessions.hosting.address import listen
 from trio_sessions.hosting.connection import Connection
 
 if TYPE_CHECKING:
+    import ssl
+
     from hypercorn.typing import ASGIFramework, Framework
 
 __all__ = ["AppServer", "hypercorn_config"]
@@ -26,6 +28,7 @@ __all__ = ["AppServer", "hypercorn_config"]
 _CONNECTION_GRACE_SECONDS: Final = 3.0
 # Longer than the idle time of the usual clients, so that they, not we, close an idle connection.
 _KEEP_ALIVE_SECONDS: Final = 75.0
+_HANDSHAKE_SECONDS: Final = 10.0
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.hosting")
 
@@ -37,6 +40,8 @@ def hypercorn_config() -> Config:
     config.keep_alive_max_requests = 2**31
     config.loglevel = "WARNING"
     config.accesslog = None
+    # Of those who connect and do not begin, or do not speak TLS.
+    config.ssl_handshake_timeout = _HANDSHAKE_SECONDS
     config.errorlog = logging.getLogger("trio_sessions.hypercorn")
     return config
 
@@ -51,12 +56,21 @@ class AppServer:
         app: the application; it gets no lifespan events.
         listener: from ``bind``; closed when the server stops.
         config: Hypercorn's settings.
+        tls: what connections are encrypted with; a client that does not speak TLS is dropped. None for plain ones.
     """
 
-    def __init__(self, app: ASGIFramework, listener: socket.socket, config: Config | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIFramework,
+        listener: socket.socket,
+        config: Config | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._config = config or hypercorn_config()
         self._app = wrap_app(cast("Framework", app), self._config.wsgi_max_body_size, "asgi")
         self._listener = listener
+        self._tls = tls
         self._context = WorkerContext(None)
         self._streams: set[trio.SocketStream] = set()
         self._stream_ended = trio.Event()
@@ -97,7 +111,7 @@ class AppServer:
     async def _connection(self, stream: trio.SocketStream) -> None:
         self._streams.add(stream)
         try:
-            await Connection(self._app, self._config, self._context, ConnectionState({}), stream)
+            await Connection(self._app, self._config, self._context, ConnectionState({}), self._encrypted(stream))
         # What a client sends can make the protocol libraries raise almost anything, and is its connection's end alone.
         except Exception as error:  # noqa: BLE001
             _log.warning("connection broke", kind=type(error).__name__)
@@ -106,6 +120,12 @@ class AppServer:
             self._streams.discard(stream)
             self._stream_ended.set()
             self._stream_ended = trio.Event()
+
+    def _encrypted(self, stream: trio.SocketStream) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
+        if self._tls is None:
+            return stream
+        # As most clients of HTTP end a connection: without a farewell.
+        return trio.SSLStream(stream, self._tls, server_side=True, https_compatible=True)
 
     async def _close_streams_when_cancelled(self) -> None:
         try:

@@ -16,6 +16,7 @@ from trio_sessions.render.base import Renderer
 from trio_sessions.service.ask import EngineAsker
 from trio_sessions.service.hooks import resolve_matcher, resolve_sample_hooks
 from trio_sessions.service.inspect import SessionInspector
+from trio_sessions.service.keys import api_keys_of
 from trio_sessions.service.offload import Offloader
 from trio_sessions.service.plan import Planner
 from trio_sessions.service.proxy import EngineProxy
@@ -42,7 +43,7 @@ class Gateway:
             it has are taken over.
 
     Raises:
-        ConfigurationError: the message matcher or a hook for samples cannot be resolved.
+        ConfigurationError: the message matcher or a hook for samples cannot be resolved, or the keys' file is unusable.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Gateway:
         offloader = self.offloader = Offloader()
         self.settings = settings
         self.instance_id = settings.instance_id or new_id()
+        self.keys = api_keys_of(settings)
         self.metrics = metrics or Metrics()
         tree = settings.mode == "tree"
         self.registry = SessionRegistry(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -9,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import structlog
@@ -23,7 +25,23 @@ from trio_sessions.service.offload import LONG_BYTES, Offloader
 from trio_sessions.service.session import Session
 from trio_sessions.store import Restored, SessionCreated, Store
 
-__all__ = ["SessionRegistry"]
+__all__ = ["SessionRegistry", "SessionSummary"]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSummary:
+    """A session in a list of them.
+
+    Attributes:
+        id: of the session.
+        created: local time.
+        turns: how many are recorded.
+    """
+
+    id: str
+    created: datetime
+    turns: int
+
 
 # How often it is looked whether sessions are idle: at most a tenth of that time late, and a minute.
 _OF_IDLE: Final = 0.1
@@ -110,8 +128,11 @@ class SessionRegistry:
         """How many sessions are open."""
         return len(self._resident) + len(self._dormant)
 
-    async def create(self) -> Session:
+    async def create(self, *, token_digest: bytes | None = None) -> Session:
         """A new, empty session.
+
+        Args:
+            token_digest: of the token that opens its model routes, if there is one.
 
         Raises:
             ServerDraining: shutdown has begun.
@@ -130,6 +151,7 @@ class SessionRegistry:
         created = SessionCreated(
             created=self._now().isoformat(),
             deadline=None if math.isinf(lifetime) else self._clock() + lifetime,
+            token_digest=token_digest,
         )
         session = self._session(self._new_id(), created)
         self._creating += 1
@@ -166,6 +188,33 @@ class SessionRegistry:
             if self._resident.get(session_id) is session:
                 self._resident[session_id] = self._resident.pop(session_id)
                 self._make_room()
+
+    def token_digest(self, session_id: str) -> bytes | None:
+        """The digest of the token that opens the session of that id; None where there is no token, or no session."""
+        session = self._resident.get(session_id)
+        if session is not None:
+            return session.created_event.token_digest
+        dormant = self._dormant.get(session_id)
+        return None if dormant is None else dormant.created.token_digest
+
+    def list(self, *, after: str | None, limit: int) -> tuple[SessionSummary, ...]:
+        """The open sessions in the order of their ids.
+
+        Args:
+            after: those behind this id, whether there is a session of that id or not; None from the first on.
+            limit: how many at most.
+        """
+        ids = heapq.nsmallest(
+            limit, (id_ for id_ in chain(self._resident, self._dormant) if after is None or id_ > after)
+        )
+        return tuple(map(self._summary, ids))
+
+    def _summary(self, session_id: str) -> SessionSummary:
+        session = self._resident.get(session_id)
+        if session is not None:
+            return SessionSummary(session_id, session.created, len(session.history.nodes))
+        dormant = self._dormant[session_id]
+        return SessionSummary(session_id, datetime.fromisoformat(dormant.created.created), dormant.turns)
 
     async def delete(self, session_id: str) -> None:
         """Close a session and forget it; its running turns are not waited for, and cancelled if that is wanted.

@@ -18,10 +18,12 @@ from trio_sessions.engine.base import EngineCall, Headers
 from trio_sessions.errors import NotProxied, SampleAssemblyFailed
 from trio_sessions.observe import METRICS_CONTENT_TYPE
 from trio_sessions.service.gateway import Gateway
+from trio_sessions.service.keys import draw_token
 from trio_sessions.service.proxy import TURN_PATHS
 from trio_sessions.service.replies import Reply
 from trio_sessions.web.dialects.messages.models import models_question
 from trio_sessions.web.errors import error_reply, reply_for, status_of
+from trio_sessions.web.listing import page_of, read_page
 from trio_sessions.web.turns import TurnRoutes
 
 __all__ = ["create_app"]
@@ -56,7 +58,16 @@ def create_app(gateway: Gateway) -> QuartTrio:
 
     @app.post("/sessions")
     async def create_session() -> Response:
-        return _json({"session_id": (await gateway.registry.create()).id})
+        if not gateway.keys:
+            return _json({"session_id": (await gateway.registry.create()).id})
+        token = draw_token()
+        session = await gateway.registry.create(token_digest=token.digest)
+        return _json({"session_id": session.id, "token": token.text})
+
+    @app.get("/sessions")
+    async def list_sessions() -> Response:
+        page = read_page(request.query_string)
+        return _json(page_of(gateway.registry.list(after=page.after, limit=page.limit + 1), page))
 
     @app.get("/sessions/<session_id>")
     async def get_session(session_id: str) -> Response:

@@ -18,6 +18,7 @@ from trio_sessions.errors import (
     MemoryExhausted,
     NodeCapReached,
     NotProxied,
+    PermissionDenied,
     SampleAssemblyFailed,
     ServerDraining,
     SessionError,
@@ -28,6 +29,7 @@ from trio_sessions.errors import (
     TooManySessions,
     TruncatedGeneration,
     TurnCancelled,
+    Unauthenticated,
 )
 from trio_sessions.service.failure import Failure
 from trio_sessions.service.replies import Reply, json_reply
@@ -37,6 +39,8 @@ __all__ = ["STATUS", "advice_on", "error_reply", "failure_of", "reply_for", "sta
 STATUS: Final[Mapping[type[SessionError], int]] = {
     InvalidRequest: 400,
     NodeCapReached: 400,
+    Unauthenticated: 401,
+    PermissionDenied: 403,
     TruncatedGeneration: 409,
     SessionNotFound: 404,
     NotProxied: 404,
@@ -54,7 +58,14 @@ STATUS: Final[Mapping[type[SessionError], int]] = {
     MemoryExhausted: 503,
 }
 # They come again when the request does, although clients retry their statuses.
-_PERMANENT: Final = (TruncatedGeneration, MatcherFailed, TokenizationFailed, SessionUnreadable)
+_PERMANENT: Final = (
+    Unauthenticated,
+    PermissionDenied,
+    TruncatedGeneration,
+    MatcherFailed,
+    TokenizationFailed,
+    SessionUnreadable,
+)
 
 _RETRY_SOON: Final = (("retry-after", "1"),)
 # The SDKs of OpenAI and Anthropic heed it.

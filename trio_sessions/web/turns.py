@@ -36,7 +36,7 @@ from trio_sessions.web.streams import EventStream
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
-__all__ = ["TurnRoutes"]
+__all__ = ["TURN_ROUTES", "TurnRoutes", "turn_failed"]
 
 _MESSAGES: Final = MessagesDialect()
 _DIALECTS: Final[Mapping[str, Dialect]] = {
@@ -50,6 +50,9 @@ _COUNTS: Final[Mapping[str, CountingDialect]] = {
     "v1/messages/count_tokens": _MESSAGES,
     "v1/v1/messages/count_tokens": _MESSAGES,
 }
+
+TURN_ROUTES: Final = (*_DIALECTS, *_COUNTS)
+"""What is served here, below a session and below an agent of it."""
 
 # A nursery is opened only for requests that may be answered with a stream. One that hides the word behind escapes is
 # answered, and its stream begins with the answer.
@@ -160,6 +163,22 @@ class TurnRoutes:
             # As for a turn.
             reply = _failed(dialect, failure_of(error, path=scope["path"]))
         await _send(reply, send)
+
+
+def turn_failed(method: str, path: str, error: Exception) -> Reply | None:
+    """The reply to a turn, or to a question for a prompt's length, that failed with ``error``, in its dialect's words.
+
+    Args:
+        method: of HTTP.
+        path: decoded, as in an ASGI scope.
+        error: why.
+
+    Returns:
+        None where the request is neither.
+    """
+    target = session_target(path) if method == "POST" else None
+    dialect = None if target is None else _DIALECTS.get(target.path) or _COUNTS.get(target.path)
+    return None if dialect is None else _failed(dialect, failure_of(error, path=path))
 
 
 def _failed(dialect: Dialect, failure: Failure) -> Reply:

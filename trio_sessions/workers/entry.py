@@ -25,6 +25,7 @@ from trio_sessions.workers.link import Failed, Link, Loaded, Serving, Sessions, 
 from trio_sessions.workers.membership import Membership
 from trio_sessions.workers.ownership import owned_id
 from trio_sessions.workers.peers import Peers
+from trio_sessions.workers.trust import WorkerTrust
 
 __all__ = ["main", "run_worker"]
 
@@ -111,7 +112,8 @@ class _Worker:
             front = partial(
                 Front, gateway=gateway, members=self._members, peers=peers, secret=self._secret, passing=passing
             )
-            app = gateway_app(gateway, behind=front)
+            trust = WorkerTrust(self._members, self._secret, peers)
+            app = gateway_app(gateway, behind=front, neighbours=trust)
             async with trio.open_nursery() as nursery:
 
                 def answering() -> None:
