@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 from trio_sessions.config import Settings
 from trio_sessions.core.history import LinearHistory, TreeHistory
@@ -13,9 +14,11 @@ from trio_sessions.core.samples import AssemblyRules
 from trio_sessions.engine.base import Engine
 from trio_sessions.observe import Metrics
 from trio_sessions.render.base import Renderer
+from trio_sessions.service.admission import Admission, AdmissionLimits
 from trio_sessions.service.ask import EngineAsker
 from trio_sessions.service.hooks import resolve_matcher, resolve_sample_hooks
 from trio_sessions.service.inspect import SessionInspector
+from trio_sessions.service.limits import RequestLimits
 from trio_sessions.service.offload import Offloader
 from trio_sessions.service.plan import Planner
 from trio_sessions.service.proxy import EngineProxy
@@ -57,13 +60,27 @@ class Gateway:
         self.metrics = Metrics()
         tree = settings.mode == "tree"
         self.registry = SessionRegistry(
-            new_history=TreeHistory if tree else LinearHistory,
+            new_history=partial(TreeHistory, settings.max_nodes) if tree else LinearHistory,
             new_id=new_id,
             now=now,
             metrics=self.metrics,
             lifetime=settings.session_deadline,
             retry_window=settings.retry_window,
             cancel_on_delete=settings.on_delete == "cancel",
+        )
+        self.admission = Admission(
+            AdmissionLimits(
+                turns=settings.max_turns,
+                session_turns=settings.max_session_turns,
+                waiting=settings.turn_queue,
+                patience=settings.turn_queue_timeout,
+            ),
+            show_waiting=self.metrics.turns_waiting.set,
+        )
+        limits = RequestLimits(
+            messages=settings.max_messages,
+            json_values=settings.max_json_values,
+            session_tokens=settings.max_session_tokens,
         )
         self.inspector = SessionInspector(tree=tree, renderer=renderer, metrics=self.metrics, offloader=offloader)
         self.samples = SampleCollector(
@@ -76,11 +93,19 @@ class Gateway:
             ),
             hooks=resolve_sample_hooks(settings.sample_picker, settings.sample_postprocessor),
             inspector=self.inspector,
+            limits=limits,
             offloader=offloader,
         )
-        self.proxy = EngineProxy(engine, registry=self.registry, offloader=offloader, open_proxy=settings.open_proxy)
+        self.proxy = EngineProxy(
+            engine,
+            registry=self.registry,
+            admission=self.admission,
+            offloader=offloader,
+            open_proxy=settings.open_proxy,
+        )
         self.turns = TurnPipeline(
             registry=self.registry,
+            admission=self.admission,
             asker=EngineAsker(engine, real_streams=settings.stream == "real", offloader=offloader),
             planner=Planner(
                 renderer=renderer,
@@ -88,6 +113,7 @@ class Gateway:
                 policy=settings.request_policy,
                 seams=settings.seam_policy,
                 max_seq_len=settings.max_seq_len,
+                limits=limits,
                 new_id=new_id,
                 clock=clock,
                 offloader=offloader,

@@ -34,6 +34,7 @@ class Session:
         lock: held to prepare and to commit a turn, never during an engine call.
         attempts: what of its requests may be retried.
         delivery: what became of the answers.
+        waits: of turns that wait for a place.
         replaced_turns: how many recorded turns later ones took the place of.
         sent: the messages of the request that committed last, or None; what a request repeats of them is known.
     """
@@ -54,6 +55,7 @@ class Session:
         self.lock = trio.Lock()
         self.attempts = SessionAttempts(window=retry_window)
         self.delivery = Delivery()
+        self.waits: set[trio.CancelScope] = set()
         self.replaced_turns = 0
         self.sent: SentMessages | None = None
         # Reading twice must not count twice. Threads compare.
@@ -70,8 +72,10 @@ class Session:
         return self._closed
 
     def close(self) -> None:
-        """Take no further turn, and record none that is running."""
+        """Take no further turn, and record none that is running; those that still wait for a place wait no longer."""
         self._closed = True
+        for wait in self.waits:
+            wait.cancel()
 
     def ensure_open(self) -> None:
         """Refuse a turn that the session does not take.

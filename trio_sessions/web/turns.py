@@ -115,7 +115,7 @@ class TurnRoutes:
             return
         except Exception as error:  # noqa: BLE001
             # Whatever it was, the client gets an answer, as from Quart's error handlers.
-            failure = failure_of(error, path=scope["path"])
+            failure = failure_of(error, path=scope["path"], metrics=self._gateway.metrics)
             if stream is not None and stream.settle():
                 await stream.end_with(failure)
             else:
@@ -148,7 +148,8 @@ class TurnRoutes:
             reply = dialect.counted(await self._gateway.turns.count(session, request, dialect))
         except Exception as error:  # noqa: BLE001
             # As for a turn.
-            reply = _failed(dialect, failure_of(error, path=scope["path"]))
+            failure = failure_of(error, path=scope["path"], metrics=self._gateway.metrics)
+            reply = _failed(dialect, failure)
         await _send(reply, send)
 
 
