@@ -17,7 +17,7 @@ import trio
 
 from trio_sessions.config import Settings
 from trio_sessions.engine.sglang import SGLangEngine
-from trio_sessions.hosting import AppServer, WholeRequests, bind, url_of
+from trio_sessions.hosting import AppServer, ConnectionLimits, Room, WholeRequests, bind, url_of
 from trio_sessions.render.base import Renderer
 from trio_sessions.render.load import load_renderer
 from trio_sessions.service.gateway import Gateway
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Running",
     "answer_until",
+    "connection_limits",
     "engine_at",
     "gateway_app",
     "load_renderer_of",
@@ -38,7 +39,6 @@ __all__ = [
     "watch_signals",
 ]
 
-_BODY_TIMEOUT_SECONDS: Final = 60.0
 # What other processes answer for this one ends when they have drained; the answers then need a moment.
 _ANSWERS_SECONDS: Final = 3.0
 
@@ -91,7 +91,7 @@ async def serve(
             async with engine_at(engine_url, settings) as engine:
                 gateway = Gateway(settings, engine=engine, renderer=renderer)
                 stop = trio.Event()
-                server = AppServer(gateway_app(gateway), listener)
+                server = AppServer(gateway_app(gateway), listener, limits=connection_limits(gateway))
                 await services.start(watch_signals, stop, services.cancel_scope)
                 running = Running(
                     base_url=url_of(listener),
@@ -165,7 +165,21 @@ def gateway_app(
         behind: wraps the application in one that gets the whole requests first.
     """
     return WholeRequests(
-        behind(create_app(gateway)), max_body_bytes=gateway.settings.max_body_bytes, body_timeout=_BODY_TIMEOUT_SECONDS
+        behind(create_app(gateway)),
+        max_body_bytes=gateway.settings.max_body_bytes,
+        body_timeout=gateway.settings.body_timeout,
+        refused=gateway.metrics.count_refused,
+    )
+
+
+def connection_limits(gateway: Gateway) -> ConnectionLimits:
+    """What the connections of a gateway may take; its servers share the room for them."""
+    settings = gateway.settings
+    return ConnectionLimits(
+        room=Room(settings.max_connections),
+        header_seconds=settings.header_timeout,
+        send_seconds=settings.send_timeout,
+        refused=gateway.metrics.count_refused,
     )
 
 

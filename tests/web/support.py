@@ -14,7 +14,7 @@ import trio.testing
 
 from trio_sessions.config import Settings
 from trio_sessions.hosting import AppServer, bind, hypercorn_config
-from trio_sessions.serve import gateway_app
+from trio_sessions.serve import connection_limits, gateway_app
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.testing.engine import ScriptedEngine
 from trio_sessions.testing.toy import TOY_END, TOY_START, ToyRenderer
@@ -260,7 +260,7 @@ async def serving(
         **({} if clock is None else {"clock": clock}),
     )
     with bind("127.0.0.1", 0) as listener:
-        server = AppServer(gateway_app(gateway), listener)
+        server = AppServer(gateway_app(gateway), listener, limits=connection_limits(gateway))
         port = listener.getsockname()[1]
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import structlog
 import trio
 
 from trio_sessions import __version__
@@ -15,7 +16,7 @@ from trio_sessions.cli.resolve import ResolvedSettings
 from trio_sessions.config import BUILTIN_TOKENIZER, Settings
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.observe import configure_logging
-from trio_sessions.process import settle
+from trio_sessions.process import allow_open_files, settle
 from trio_sessions.workers.restarts import WorkersFailed
 
 if TYPE_CHECKING:
@@ -23,11 +24,17 @@ if TYPE_CHECKING:
 
 __all__ = ["banner", "serve_until_stopped"]
 
+_OTHER_FILES: Final = 64
+_OPEN_FILES_ADVICE: Final = "raise ulimit -n, or lower --max-connections and --max-turns"
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.serve")
+
 
 async def serve_until_stopped(resolved: ResolvedSettings) -> int:
     """Serve until a signal or a failure; the exit status."""
     settings = resolved.settings
     configure_logging(settings.log_level, settings.log_format)
+    _allow_connections(settings)
     try:
         check_tokenizer(settings.tokenizer)
         check_family(settings.family)
@@ -51,6 +58,18 @@ async def serve_until_stopped(resolved: ResolvedSettings) -> int:
     except ExceptionGroup as failure:
         return report_failure(failure, what="the gateway", explain=resolved.explain, foreseen=(WorkersFailed,))
     return 0
+
+
+def _allow_connections(settings: Settings) -> None:
+    """Have the process open as many connections as its limits come to, or say that it may not."""
+    # One for each client, one for each turn at the engine, and some for what else there is.
+    wanted = settings.max_connections + settings.max_turns + _OTHER_FILES
+    if settings.workers > 1:
+        # What a worker passes on.
+        wanted += settings.max_connections
+    allowed = allow_open_files(wanted)
+    if allowed < wanted:
+        _log.warning("the system allows too few open files", allowed=allowed, wanted=wanted, advice=_OPEN_FILES_ADVICE)
 
 
 def banner(settings: Settings, running: Running) -> str:
