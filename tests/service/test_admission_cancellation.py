@@ -95,7 +95,7 @@ def _check(admission: Admission, turns: Turns) -> None:
         for early in at_work
         if late.arrived is not None and early.arrived is not None
     )
-    alive = [turn for turn in (*at_work, *waiting)]
+    alive = (*at_work, *waiting)
     for turn in alive:
         own = sum(other.member is turn.member for other in alive)
         assert admission.of_session(turn.member.id) == own <= LIMITS.session_turns
@@ -106,7 +106,8 @@ def _check(admission: Admission, turns: Turns) -> None:
         TurnQueueTimeout,
         SessionNotFound,
     }
-    assert not any(turn.member.closed for turn in waiting)
+    for member in {turn.member for turn in turns.all}:
+        assert len(member.waits) == sum(turn.member is member for turn in waiting) * (not member.closed)
 
 
 @pytest.mark.parametrize("ending", ["end", "cancel"])

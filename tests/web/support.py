@@ -35,12 +35,14 @@ class Served:
     Attributes:
         gateway: what is served.
         engine: what it asks.
+        server: what takes its connections.
         port: where it listens on 127.0.0.1.
         client: a real client, its base URL set.
     """
 
     gateway: Gateway
     engine: ScriptedEngine
+    server: AppServer
     port: int
     client: httpx.AsyncClient
 
@@ -265,7 +267,7 @@ async def serving(
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             async with http_client(port) as client:
-                yield Served(gateway, engine, port, client)
+                yield Served(gateway, engine, server, port, client)
             await server.stop()
 
 

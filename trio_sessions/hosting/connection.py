@@ -145,8 +145,7 @@ class Connection(TCPServer):
                 data = bytes(await self.stream.receive_some(_RECEIVE_BYTES))
             except (trio.ClosedResourceError, trio.BrokenResourceError):
                 break
-            # Empty lines between requests are allowed.
-            if self._awaits_head and data.strip(b"\r\n"):
+            if self._awaits_head and data:
                 self._awaits_head, self._head_began = False, True
                 if math.isfinite(self._limits.header_seconds):
                     self._idle_timer.set(self._limits.header_seconds)

@@ -83,6 +83,11 @@ class AppServer:
         self._stop = trio.Event()
         self._stopped = trio.Event()
 
+    @property
+    def limits(self) -> ConnectionLimits:
+        """What its connections may take."""
+        return self._limits
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Answer requests until ``stop``; ``task_status`` is told once they are answered."""
         listen(self._listener)
