@@ -156,7 +156,7 @@ class Settings:
     max_messages: int = 10_000
     max_nodes: int = MAX_NODES
     max_session_tokens: int = 100_000_000
-    max_json_values: int = 500_000
+    max_json_values: int = 200_000
     retry_window: float = 60.0
     retry_linger: float = 0.0
     on_delete: OnDelete = "answer"

@@ -138,7 +138,7 @@ class Admission:
         given = trio.Event()
         self._queue[given] = None
         self._show_waiting(len(self._queue))
-        patience = trio.move_on_after(self._limits.patience)
+        patience = trio.CancelScope(deadline=trio.current_time() + self._limits.patience)
         session.waits.add(patience)
         try:
             with patience:
