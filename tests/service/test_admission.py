@@ -8,9 +8,13 @@ import pytest
 import trio
 import trio.testing
 
+from tests.service.conftest import Bench as GatewayBench
 from tests.service.places import Member, Turn, Turns
+from trio_sessions.engine.base import EngineAnswer, EngineCall
 from trio_sessions.errors import Overloaded, SessionNotFound, TooManySessionTurns, TurnQueueFull, TurnQueueTimeout
 from trio_sessions.service.admission import Admission, AdmissionLimits
+from trio_sessions.testing.engine import ScriptedEngine, chat_answer
+from trio_sessions.testing.toy import ToyRenderer
 
 settle = trio.testing.wait_all_tasks_blocked
 
@@ -181,3 +185,17 @@ async def test_the_advice_follows_how_long_turns_take(bench: Bench, autojump_clo
     assert bench.refused(await bench.arrive()).retry_after == 20
     bench.admission._usual_seconds = 10_000
     assert bench.refused(await bench.arrive()).retry_after == 60
+
+
+async def test_the_time_in_the_queue_is_no_overhead(autojump_clock: trio.testing.MockClock) -> None:
+    async def slow(_: EngineCall) -> EngineAnswer:
+        await trio.sleep(10)
+        return chat_answer()
+
+    made = GatewayBench(ScriptedEngine(otherwise=slow), ToyRenderer(), max_turns=1)
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(made.turn, made.registry.create(), "hi")
+    assert trio.current_time() == pytest.approx(30)
+    assert made.metric("overhead_seconds_sum") == pytest.approx(0)
+    assert made.outcomes() == {"committed": 3}
