@@ -10,7 +10,7 @@ from typing import Final
 
 from trio_sessions.core.token_text import prepare_table
 
-__all__ = ["settle"]
+__all__ = ["allow_open_files", "settle"]
 
 # Turns make few cycles and many objects: the young generation is looked through every so many of them, not every 700.
 _YOUNG: Final = 20_000
@@ -18,6 +18,26 @@ _MIDDLE: Final = 20
 _OLD: Final = 20
 # What a worker thread computes gives way to the event loop sooner than after the usual five milliseconds.
 _SWITCH_SECONDS: Final = 0.001
+
+
+def allow_open_files(wanted: int) -> int:
+    """Have this process, and those it starts, open so many files and connections at a time; how many they may.
+
+    Most systems allow few, and more to who asks for more.
+    """
+    try:
+        import resource
+    except ImportError:
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    except (ValueError, OSError):
+        return soft
+    return allowed
 
 
 def settle() -> None:

@@ -19,7 +19,7 @@ import trio
 
 from trio_sessions.config import IN_MEMORY, Settings
 from trio_sessions.engine.sglang import SGLangEngine
-from trio_sessions.hosting import AppServer, WholeRequests, bind, server_tls, url_of
+from trio_sessions.hosting import AppServer, ConnectionLimits, Room, WholeRequests, bind, server_tls, url_of
 from trio_sessions.observe import Metrics
 from trio_sessions.render.base import Renderer
 from trio_sessions.render.fingerprint import fingerprint
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Running",
     "answer_until",
+    "connection_limits",
     "engine_at",
     "gateway_app",
     "load_renderer_of",
@@ -49,7 +50,6 @@ __all__ = [
     "watch_signals",
 ]
 
-_BODY_TIMEOUT_SECONDS: Final = 60.0
 # What other processes answer for this one ends when they have drained; the answers then need a moment.
 _ANSWERS_SECONDS: Final = 3.0
 
@@ -109,7 +109,7 @@ async def serve(
             ):
                 gateway = Gateway(settings, engine=engine, renderer=renderer, metrics=metrics, store=store)
                 stop = trio.Event()
-                server = AppServer(gateway_app(gateway), listener, tls=tls)
+                server = AppServer(gateway_app(gateway), listener, tls=tls, limits=connection_limits(gateway))
                 await services.start(watch_signals, stop, services.cancel_scope)
                 running = Running(
                     base_url=url_of(listener, tls=tls is not None),
@@ -228,11 +228,31 @@ def gateway_app(
         neighbours: other processes that serve the same sessions.
     """
     app = WholeRequests(
-        behind(create_app(gateway)), max_body_bytes=gateway.settings.max_body_bytes, body_timeout=_BODY_TIMEOUT_SECONDS
+        behind(create_app(gateway)),
+        max_body_bytes=gateway.settings.max_body_bytes,
+        body_timeout=gateway.settings.body_timeout,
+        refused=gateway.metrics.count_refused,
     )
     if not gateway.keys:
         return app
-    return Guard(app, keys=gateway.keys, token_digest=gateway.registry.token_digest, neighbours=neighbours)
+    return Guard(
+        app,
+        keys=gateway.keys,
+        token_digest=gateway.registry.token_digest,
+        metrics=gateway.metrics,
+        neighbours=neighbours,
+    )
+
+
+def connection_limits(gateway: Gateway) -> ConnectionLimits:
+    """What the connections of a gateway may take; its servers share the room for them."""
+    settings = gateway.settings
+    return ConnectionLimits(
+        room=Room(settings.max_connections),
+        header_seconds=settings.header_timeout,
+        send_seconds=settings.send_timeout,
+        refused=gateway.metrics.count_refused,
+    )
 
 
 async def run_embedded_engine(

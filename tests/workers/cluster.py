@@ -111,7 +111,7 @@ async def cluster(
                 await nursery.start(server.run)
                 port = listener.getsockname()[1]
                 client = await stack.enter_async_context(http_client(port))
-                made.served.append(Served(gateway, engine, port, client))
+                made.served.append(Served(gateway, engine, server, port, client))
                 made.members.append(member)
                 made.passing.append(passing)
                 made.servers.append(server)

@@ -524,3 +524,25 @@ async def test_a_chunked_body_arrives_whole() -> None:
             await connection.send(f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n")
             assert (await connection.response()).status == 200
         assert len(await through.records()) == 1
+
+
+async def test_what_a_worker_has_no_room_for_is_said_by_the_one_that_asked_it() -> None:
+    calls = HeldCalls()
+    engines = [ScriptedEngine(), ScriptedEngine(otherwise=calls)]
+    async with cluster(engines=engines, max_turns=1, turn_queue=0) as made:
+        owned, through = await made.session(1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(owned.chat, user("hi")))
+            await until(lambda: bool(calls.waiting))
+            response = await through.chat(user("hi"))
+            assert error_text(response, 429).startswith("1 turns run and 0 wait")
+            assert int(response.headers["retry-after"]) >= 1
+            # The limit is that of a worker, and this one has turns of its own.
+            assert (await (await made.session(0))[0].chat(user("hi"))).status_code == 200
+            calls.waiting[0].answer(chat_answer())
+        families = text_string_to_metric_families((await made.served[0].client.get("/metrics")).text)
+        [refused] = [family for family in families if family.name == "trio_sessions_refused"]
+        counted = {
+            sample.labels["worker"]: sample.value for sample in refused.samples if sample.labels["limit"] == "turns"
+        }
+        assert counted == {"0": 0, "1": 1}

@@ -328,6 +328,35 @@ SERVE_OPTIONS: Final = (
         unset="never",
     ),
     _setting(
+        "max_turns",
+        kinds.INTEGER,
+        "Most turns and proxied requests that are at work at a time, in each worker; more wait.",
+    ),
+    _setting(
+        "max_session_turns",
+        kinds.INTEGER,
+        "Most of them in one session, those that wait included; more are a 429.",
+    ),
+    _setting("turn_queue", kinds.INTEGER, "Most that wait for their turn, in each worker; more are a 429."),
+    _setting(
+        "turn_queue_timeout",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds that one waits for its turn at most, until it is a 429.",
+    ),
+    _setting("max_messages", kinds.INTEGER, "Most messages of a request; more are a 400."),
+    _setting("max_nodes", kinds.INTEGER, "Most turns of a tree session; the next is a 400."),
+    _setting(
+        "max_session_tokens",
+        kinds.INTEGER,
+        "Most ids that a session stores over all its turns, each counted where it was added; a prompt that would add "
+        "more is a 400.",
+    ),
+    _setting(
+        "max_json_values",
+        kinds.INTEGER,
+        "Most values (commas and opening brackets outside of text, to be exact) in a request's JSON; more are a 400.",
+    ),
+    _setting(
         "retry_window",
         replace(kinds.NUMBER, metavar="SECONDS"),
         "Seconds for which a committed answer is given again to a request that says it is a retry.",
@@ -367,6 +396,27 @@ SERVE_OPTIONS: Final = (
         "Seconds between signs of life in a stream that waits for the engine.",
     ),
     _setting("max_body_mb", kinds.NUMBER, "Largest request body, in MiB."),
+    _setting(
+        "body_timeout",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds in which the body of a request has to arrive behind its head; later is a 408.",
+    ),
+    _setting(
+        "header_timeout",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds in which the head of a request has to arrive from its first byte on, later is a 408; also seconds "
+        "until a new connection that sends nothing is closed.",
+    ),
+    _setting(
+        "send_timeout",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds after which a connection is closed whose client takes nothing of its answer.",
+    ),
+    _setting(
+        "max_connections",
+        kinds.INTEGER,
+        "Most connections that are served at a time, in each worker; more are answered 503 and closed.",
+    ),
     _setting("max_answer_mb", kinds.NUMBER, "Largest body that the engine may answer with, in MiB; more is a 502."),
     _setting(
         "open_proxy",

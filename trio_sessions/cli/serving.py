@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
@@ -16,7 +16,7 @@ from trio_sessions.cli.resolve import ResolvedSettings
 from trio_sessions.config import BUILTIN_TOKENIZER, Settings
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.observe import configure_logging
-from trio_sessions.process import settle
+from trio_sessions.process import allow_open_files, settle
 from trio_sessions.service.keys import with_keys_of_file
 from trio_sessions.workers.restarts import WorkersFailed
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from trio_sessions.serve import Running
 
 __all__ = ["banner", "serve_until_stopped"]
+
+_OTHER_FILES: Final = 64
+_OPEN_FILES_ADVICE: Final = "raise ulimit -n, or lower --max-connections and --max-turns"
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.cli")
 
@@ -34,6 +37,7 @@ async def serve_until_stopped(resolved: ResolvedSettings) -> int:
     configure_logging(settings.log_level, settings.log_format)
     for warning in resolved.warnings:
         _log.warning(resolved.explain(warning))
+    _allow_connections(settings)
     try:
         settings = with_keys_of_file(settings)
         check_tokenizer(settings.tokenizer)
@@ -58,6 +62,18 @@ async def serve_until_stopped(resolved: ResolvedSettings) -> int:
     except ExceptionGroup as failure:
         return report_failure(failure, what="the gateway", explain=resolved.explain, foreseen=(WorkersFailed,))
     return 0
+
+
+def _allow_connections(settings: Settings) -> None:
+    """Have the process open as many connections as its limits come to, or say that it may not."""
+    # One for each client, one for each turn at the engine, and some for what else there is.
+    wanted = settings.max_connections + settings.max_turns + _OTHER_FILES
+    if settings.workers > 1:
+        # What a worker passes on.
+        wanted += settings.max_connections
+    allowed = allow_open_files(wanted)
+    if allowed < wanted:
+        _log.warning("the system allows too few open files", allowed=allowed, wanted=wanted, advice=_OPEN_FILES_ADVICE)
 
 
 def banner(settings: Settings, running: Running) -> str:

@@ -2,6 +2,7 @@
 
 from trio_sessions.hosting.address import bind, listen, url_of
 from trio_sessions.hosting.fate import ConnectionFate, fate_of
+from trio_sessions.hosting.limits import ConnectionLimit, ConnectionLimits, Room
 from trio_sessions.hosting.server import AppServer, hypercorn_config
 from trio_sessions.hosting.tls import server_tls
 from trio_sessions.hosting.whole import WholeRequests
@@ -9,6 +10,9 @@ from trio_sessions.hosting.whole import WholeRequests
 __all__ = [
     "AppServer",
     "ConnectionFate",
+    "ConnectionLimit",
+    "ConnectionLimits",
+    "Room",
     "WholeRequests",
     "bind",
     "fate_of",

@@ -24,6 +24,8 @@ import trio
 from trio_sessions.core import json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hypercorn.typing import (
         ASGIFramework,
         ASGIReceiveCallable,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
         HTTPResponseStartEvent,
         Scope,
     )
+
+    from trio_sessions.hosting.limits import ConnectionLimit
 
 __all__ = ["WholeRequests"]
 
@@ -52,10 +56,19 @@ class WholeRequests:
         app: gets each request's body in one piece.
         max_body_bytes: a larger body is answered 413.
         body_timeout: seconds in which the whole body must arrive, else 408.
+        refused: is told when one of these limits refused a request.
     """
 
-    def __init__(self, app: ASGIFramework, *, max_body_bytes: float = math.inf, body_timeout: float = math.inf) -> None:
+    def __init__(
+        self,
+        app: ASGIFramework,
+        *,
+        max_body_bytes: float = math.inf,
+        body_timeout: float = math.inf,
+        refused: Callable[[ConnectionLimit], None] = lambda limit: None,
+    ) -> None:
         self._app = app
+        self._refused = refused
         self._max_body_bytes = max_body_bytes
         self._body_timeout = body_timeout
 
@@ -69,10 +82,13 @@ class WholeRequests:
             case bytes() as body:
                 await self._run(scope, body, receive, send)
             case _Incomplete.TOO_LARGE:
+                self._refused("body")
                 limit = self._max_body_bytes / 2**20
                 await _refuse(send, 413, f"the request body is larger than {limit:g} MiB (--max-body-mb)")
             case _Incomplete.TOO_SLOW:
-                await _refuse(send, 408, f"the request body did not arrive within {self._body_timeout:g} s", close=True)
+                self._refused("body_timeout")
+                text = f"the request body did not arrive within {self._body_timeout:g} s (--body-timeout)"
+                await _refuse(send, 408, text, close=True)
             case _Incomplete.GONE:
                 pass
 

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from trio_sessions.core import json
 from trio_sessions.engine.base import Engine, EngineCall
 from trio_sessions.errors import NotProxied
+from trio_sessions.service.admission import Admission
 from trio_sessions.service.offload import Offloader
 from trio_sessions.service.registry import SessionRegistry
 from trio_sessions.service.replies import Reply, pass_through
@@ -59,13 +60,23 @@ class EngineProxy:
     Args:
         engine: where to.
         registry: knows which requests run, for shutdown.
+        admission: gives places to requests.
         offloader: threads for long answers.
         open_proxy: forward every path, also the engine's control plane.
     """
 
-    def __init__(self, engine: Engine, *, registry: SessionRegistry, offloader: Offloader, open_proxy: bool) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        registry: SessionRegistry,
+        admission: Admission,
+        offloader: Offloader,
+        open_proxy: bool,
+    ) -> None:
         self._engine = engine
         self._registry = registry
+        self._admission = admission
         self._offload_json = offloader.run_json
         self._open = open_proxy
 
@@ -75,6 +86,7 @@ class EngineProxy:
         Raises:
             NotProxied: the path is not allowed, or it is one that another server could read as a different path.
             EngineUnreachable: see ``Engine.call``.
+            Overloaded: there is no room for it.
             ServerDraining: shutdown has begun, or ended the request.
         """
         path = unquote(request.path)
@@ -82,6 +94,6 @@ class EngineProxy:
         if not allowed or _AMBIGUOUS.search(request.path) or _AMBIGUOUS.search(f"/{path}"):
             raise NotProxied(f"not found: {request.method} {path} {_reason(request.method, path)}")
         with self._registry.running(session):
-            async with session.request_nursery():
+            async with session.request_nursery(), self._admission.place(session):
                 answer = await self._engine.call(request)
         return await self._offload_json(partial(pass_through, answer), size=json.weight(answer.body))

@@ -46,6 +46,8 @@ class SessionSummary:
 # How often it is looked whether sessions are idle: at most a tenth of that time late, and a minute.
 _OF_IDLE: Final = 0.1
 _LOOK_SECONDS: Final = 60.0
+# When to try again what there is no room for.
+_AGAIN_SECONDS: Final = 5
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.sessions")
 
 
@@ -144,7 +146,8 @@ class SessionRegistry:
             raise ServerDraining("the server is shutting down and takes no more sessions")
         if len(self) + self._creating >= self._limits.sessions:
             raise TooManySessions(
-                f"there are {len(self)} sessions, as many as there may be (--max-sessions): delete those that are done"
+                f"there are {len(self)} sessions, as many as there may be (--max-sessions): delete those that are done",
+                retry_after=_AGAIN_SECONDS,
             )
         self.require_memory()
         lifetime = self._limits.lifetime
@@ -261,11 +264,13 @@ class SessionRegistry:
             self._make_room()
         if self._bytes > self._limits.memory:
             advice = (
-                "they are in use: try again later"
+                "they are in use"
                 if self._store.recovers
                 else "delete those that are done, or serve with --store PATH, where they need not all be in memory"
             )
-            raise MemoryExhausted(f"sessions take all the memory they may have (--max-memory-mb); {advice}")
+            raise MemoryExhausted(
+                f"sessions take all the memory they may have (--max-memory-mb); {advice}", retry_after=_AGAIN_SECONDS
+            )
 
     async def expire_idle_for_ever(self) -> None:
         """Now and again delete the sessions that nobody has used for too long."""

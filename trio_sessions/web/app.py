@@ -123,7 +123,7 @@ def create_app(gateway: Gateway) -> QuartTrio:
 
     @app.errorhandler(Exception)
     async def error_of_a_route(error: Exception) -> Response:
-        return _response(reply_for(error, path=request.path))
+        return _response(reply_for(error, path=request.path, metrics=gateway.metrics))
 
     # Assigning it is how Quart has an application wrapped.
     app.asgi_app = TurnRoutes(gateway, app.asgi_app)  # type: ignore[method-assign]

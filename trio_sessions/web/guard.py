@@ -15,10 +15,11 @@ import structlog
 import trio
 
 from trio_sessions.errors import PermissionDenied, SessionError
+from trio_sessions.observe import Metrics
 from trio_sessions.service.keys import ApiKeys
 from trio_sessions.service.replies import Reply
 from trio_sessions.web.access import Admitted, Judge, RawHeaders, Refused
-from trio_sessions.web.errors import reply_for
+from trio_sessions.web.errors import failure_of, reply_to
 from trio_sessions.web.turns import turn_failed
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Guard:
         app: gets requests without our credentials in them, but for those that a neighbour wants to see.
         keys: open everything.
         token_digest: the digest of the token of a session; None where there is none.
+        metrics: count what is refused.
         neighbours: other processes that serve the same sessions, if there are any.
     """
 
@@ -72,9 +74,11 @@ class Guard:
         *,
         keys: ApiKeys,
         token_digest: Callable[[str], bytes | None],
+        metrics: Metrics,
         neighbours: Neighbours | None = None,
     ) -> None:
         self._app = app
+        self._metrics = metrics
         self._neighbours = neighbours
         if neighbours is None:
             self._judge = Judge(keys, token_digest)
@@ -96,16 +100,17 @@ class Guard:
                 await self._app(admitted, receive, send)
             case Refused(error):
                 _log.info("refused", code=error.code, method=scope["method"])
-                await _refuse(_reply(scope, error), receive, send)
+                self._metrics.denied.labels(error.code).inc()
+                await _refuse(self._reply(scope, error), receive, send)
 
     async def _admitted_elsewhere(self, scope: HTTPScope) -> bool:
         """Asked before a large body is read; a small one is passed on with the question."""
         small = _announced_bytes(scope) <= _SMALL_BYTES
         return small or self._neighbours is None or await self._neighbours.admits(scope)
 
-
-def _reply(scope: HTTPScope, error: SessionError) -> Reply:
-    return turn_failed(scope["method"], scope["path"], error) or reply_for(error, path=scope["path"])
+    def _reply(self, scope: HTTPScope, error: SessionError) -> Reply:
+        failure = failure_of(error, path=scope["path"], metrics=self._metrics)
+        return turn_failed(scope["method"], scope["path"], failure) or reply_to(failure)
 
 
 async def _refuse(reply: Reply, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:

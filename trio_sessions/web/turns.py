@@ -125,7 +125,7 @@ class TurnRoutes:
             if turn is not None:
                 raise
             # Whatever it was, the client gets an answer, as from Quart's error handlers.
-            failure = failure_of(error, path=scope["path"])
+            failure = failure_of(error, path=scope["path"], metrics=self._gateway.metrics)
             if stream is not None and stream.settle():
                 await stream.end_with(failure)
             else:
@@ -161,24 +161,25 @@ class TurnRoutes:
                 reply = dialect.counted(await self._gateway.turns.count(session, request, dialect))
         except Exception as error:  # noqa: BLE001
             # As for a turn.
-            reply = _failed(dialect, failure_of(error, path=scope["path"]))
+            failure = failure_of(error, path=scope["path"], metrics=self._gateway.metrics)
+            reply = _failed(dialect, failure)
         await _send(reply, send)
 
 
-def turn_failed(method: str, path: str, error: Exception) -> Reply | None:
-    """The reply to a turn, or to a question for a prompt's length, that failed with ``error``, in its dialect's words.
+def turn_failed(method: str, path: str, failure: Failure) -> Reply | None:
+    """The reply to a turn, or to a question for a prompt's length, that failed, in its dialect's words.
 
     Args:
         method: of HTTP.
         path: decoded, as in an ASGI scope.
-        error: why.
+        failure: why.
 
     Returns:
         None where the request is neither.
     """
     target = session_target(path) if method == "POST" else None
     dialect = None if target is None else _DIALECTS.get(target.path) or _COUNTS.get(target.path)
-    return None if dialect is None else _failed(dialect, failure_of(error, path=path))
+    return None if dialect is None else _failed(dialect, failure)
 
 
 def _failed(dialect: Dialect, failure: Failure) -> Reply:

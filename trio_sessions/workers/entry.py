@@ -17,7 +17,14 @@ from trio_sessions.hosting import AppServer, url_of
 from trio_sessions.observe import Metrics, configure_logging
 from trio_sessions.process import settle
 from trio_sessions.render.base import Renderer
-from trio_sessions.serve import answer_until, engine_at, gateway_app, load_renderer_of, store_of
+from trio_sessions.serve import (
+    answer_until,
+    connection_limits,
+    engine_at,
+    gateway_app,
+    load_renderer_of,
+    store_of,
+)
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.registry import SessionRegistry
 from trio_sessions.workers.front import Front, Passing
@@ -121,7 +128,8 @@ class _Worker:
                     nursery.start_soon(self._report, gateway.registry)
 
                 settle()
-                servers = [AppServer(app, public), AppServer(app, own)]
+                limits = connection_limits(gateway)
+                servers = [AppServer(app, listener, limits=limits) for listener in (public, own)]
                 await answer_until(self._stop, gateway, servers, answering=answering, drained=passing.settle)
                 nursery.cancel_scope.cancel()
         _log.info("stopped")
