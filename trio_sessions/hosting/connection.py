@@ -90,6 +90,7 @@ class Connection(TCPServer):
     ) -> None:
         self._fate = ConnectionFate()
         super().__init__(app, config, context, cast("Any", {**state, STATE_KEY: self._fate}), cast("Any", stream))
+        self._reading = trio.CancelScope()
         self._head_due = False
         self._head = b""
         self._idle_timer = _IdleTimer(config.keep_alive_timeout, cast("EventWrapper", context.terminated))
@@ -98,12 +99,13 @@ class Connection(TCPServer):
 
     async def _read_data(self) -> None:
         data = b"not yet"
-        while data:
-            try:
-                data = bytes(await self.stream.receive_some(_RECEIVE_BYTES))
-            except (trio.ClosedResourceError, trio.BrokenResourceError):
-                break
-            await self.protocol.handle(RawData(data))
+        with self._reading:
+            while data:
+                try:
+                    data = bytes(await self.stream.receive_some(_RECEIVE_BYTES))
+                except (trio.ClosedResourceError, trio.BrokenResourceError):
+                    break
+                await self.protocol.handle(RawData(data))
         await self.protocol.handle(Closed())
         self._fate.closed = True
         self._idle_timer.end()
@@ -140,6 +142,8 @@ class Connection(TCPServer):
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._fate.broken = True
             await self.protocol.handle(Closed())
+            # With the next request already there, Hypercorn reads on once it has answered this one, which it never will.
+            self._reading.cancel()
         finally:
             self.send_lock.release()
 
