@@ -107,10 +107,6 @@ class Observer:
             engine_calls=stats["in_flight"],
         )
 
-    def rss_mib(self) -> float:
-        """Resident memory now."""
-        return rss_mib(self._pids)
-
     async def outcomes(self) -> Mapping[str, int]:
         """How many turns there were so far, by how they ended."""
         page = await self._page()

@@ -79,6 +79,8 @@ async def soak(options: SoakOptions, show: Show) -> SoakReport:
             observer = Observer(gateway.url, engine.url, pids_of_session(gateway.pid))
             load = _Load(gateway.url, options, observer, show)
             await load.run("warming up", options.warm_up, Tally())
+            # The observer's own connection counts from here on; under load it is used too often to be closed.
+            await observer.held()
             show.step(f"leaving it alone for {options.settle:g} s")
             await trio.sleep(max(options.settle, _COUNTED_SECONDS))
             before = await observer.held()
@@ -162,7 +164,8 @@ class _Load:
         say_at = began
         while True:
             now = trio.current_time()
-            moment = Moment(seconds=now - began, cycles=tally.cycles, rss_mib=self._observer.rss_mib())
+            held = await self._observer.held()
+            moment = Moment(seconds=now - began, cycles=tally.cycles, rss_mib=held.rss_mib)
             series.append(moment)
             if now >= say_at:
                 say_at = now + _SAID_EVERY_SECONDS
