@@ -15,7 +15,7 @@ from trio_sessions.cli.resolve import ResolvedSettings
 from trio_sessions.config import BUILTIN_TOKENIZER, Settings
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.observe import configure_logging
-from trio_sessions.process import settle
+from trio_sessions.process import settle, share_heap
 from trio_sessions.workers.restarts import WorkersFailed
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ __all__ = ["banner", "serve_until_stopped"]
 async def serve_until_stopped(resolved: ResolvedSettings) -> int:
     """Serve until a signal or a failure; the exit status."""
     settings = resolved.settings
+    share_heap()
     configure_logging(settings.log_level, settings.log_format)
     try:
         check_tokenizer(settings.tokenizer)

@@ -142,7 +142,7 @@ class Connection(TCPServer):
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._fate.broken = True
             await self.protocol.handle(Closed())
-            # With the next request already there, Hypercorn reads on once it has answered this one, which it never will.
+            # With the next request already there, Hypercorn reads on once it has answered this one: never.
             self._reading.cancel()
         finally:
             self.send_lock.release()
