@@ -152,7 +152,9 @@ async def answer_until(
 
 async def _watch(until: trio.CancelScope, gateway: Gateway) -> None:
     with until:
-        await watch_loop(gateway.metrics)
+        async with trio.open_nursery() as watching:
+            watching.start_soon(watch_loop, gateway.metrics)
+            watching.start_soon(gateway.registry.forget_old_answers)
 
 
 def gateway_app(

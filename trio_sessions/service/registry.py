@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from typing import Final
 
 import trio
 
@@ -16,6 +17,9 @@ from trio_sessions.observe import Metrics
 from trio_sessions.service.session import Session
 
 __all__ = ["SessionRegistry"]
+
+_LOOK_SECONDS: Final = 10.0
+_LOOKED_AT_ONCE: Final = 1000
 
 
 class SessionRegistry:
@@ -103,6 +107,15 @@ class SessionRegistry:
             session.cancel_requests(lambda: SessionNotFound(session_id))
         del self._sessions[session_id]
         self._metrics.sessions_open.set(len(self._sessions))
+
+    async def forget_old_answers(self) -> None:
+        """Let go for ever of answers that no retry gets any more: a session that is left alone would keep them."""
+        while True:
+            await trio.sleep(_LOOK_SECONDS)
+            for count, session in enumerate(list(self._sessions.values()), 1):
+                session.attempts.forget_old()
+                if count % _LOOKED_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
 
     @contextmanager
     def running(self, session: Session) -> Iterator[None]:
