@@ -76,7 +76,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
     parser.add_argument(
-        "--max-growth", type=number, default=1.0, metavar="MIB", help="growth of memory per 1000 sessions once warm"
+        "--max-growth",
+        type=number,
+        default=2.0,
+        metavar="MIB",
+        help="growth of memory per 1000 sessions once warm; an empty session takes some 5 KiB",
     )
     parser.add_argument(
         "--judged", type=number, default=60.0, metavar="SECONDS", help="least second half to judge that growth by"

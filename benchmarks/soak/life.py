@@ -33,14 +33,14 @@ class Line:
             Broken: there is none.
         """
         if self._peer is None or not self._peer.usable:
-            await self.close()
+            self.close()
             self._peer = await Peer.connect(self.url)
         return await self._peer.request(method, path, body=body, headers=headers)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close it."""
         if self._peer is not None:
-            await self._peer.close()
+            self._peer.close()
             self._peer = None
 
 
@@ -105,7 +105,10 @@ class Life:
         try:
             yield peer
         finally:
-            await (peer.reset() if self.draw.random() < 0.5 else peer.close())
+            if self.draw.random() < 0.5:
+                peer.reset()
+            else:
+                peer.close()
 
     async def aside(self, body: bytes, *, headers: dict[str, str] | None = None, path: str = "") -> Answer | None:
         """A turn over another connection; None where it breaks."""

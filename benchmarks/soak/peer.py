@@ -116,14 +116,14 @@ class Peer:
         """Whether another request can be sent."""
         return self._state.our_state in (h11.IDLE, h11.DONE) and self._state.their_state in (h11.IDLE, h11.DONE)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the connection."""
-        await trio.aclose_forcefully(self._stream)
+        self._stream.socket.close()
 
-    async def reset(self) -> None:
+    def reset(self) -> None:
         """Close it as a client does that has crashed, without a farewell."""
         self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        await self.close()
+        self.close()
 
     async def _event(self) -> h11.Event:
         try:

@@ -114,10 +114,10 @@ class Observer:
             name.removeprefix(_TURNS): int(value) for name, value in page.items() if name.startswith(_TURNS) and value
         }
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the connections."""
-        await self._gateway.close()
-        await self._engine.close()
+        self._gateway.close()
+        self._engine.close()
 
     async def _page(self) -> Counter[str]:
         """Values by name, of several workers their sums; of turns by name and outcome."""

@@ -91,7 +91,7 @@ async def soak(options: SoakOptions, show: Show) -> SoakReport:
             show.step("waiting for everything to come back")
             after = await _afterwards(observer, before, options.patience)
             turns = await observer.outcomes()
-            await observer.close()
+            observer.close()
     return SoakReport(
         machine=Machine.here(),
         versions=versions(),
@@ -182,10 +182,10 @@ class _Load:
                     await _cycle(line, draw, tally)
                 if cycle.cancelled_caught:
                     tally.complain(f"a session took longer than {_LONGEST_CYCLE_SECONDS:g} s")
-                    await line.close()
+                    line.close()
                 tally.cycles += 1
         finally:
-            await line.close()
+            line.close()
 
 
 async def _cycle(line: Line, draw: random.Random, tally: Tally) -> None:
