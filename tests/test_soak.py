@@ -93,7 +93,7 @@ def test_what_a_process_holds_is_read_from_the_kernel(tmp_path: Path) -> None:
 
 def test_a_short_soak_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "soak.json"
-    given = ["--seconds", "1.5", "--warm-up", "0.5", "--settle", "0", "--sessions", "6", "--mode", "tree"]
+    given = ["--seconds", "1", "--warm-up", "1.5", "--settle", "0", "--sessions", "6", "--mode", "tree"]
     status = main([*given, "--json", str(file), "--", "--retry-window", "5"])
     shown = capsys.readouterr()
     report = SoakReport.read(file)
@@ -107,7 +107,7 @@ def test_a_short_soak_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert {"turn", "delete", "engine fault"} <= report.acts.keys()
     assert report.turns["committed"] > 0
     assert report.before.tasks > 5
-    assert "soaking for 1.5 s" in shown.err
+    assert "soaking for 1 s" in shown.err
     assert "ok" in shown.out
 
 
