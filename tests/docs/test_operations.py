@@ -86,7 +86,10 @@ def test_an_alert_names_metrics_and_label_values_that_exist(families: dict[str, 
     assert re.search(rf"# [^\n]+\n +- alert: {alert['alert']}\n", PAGE)
 
 
-def test_the_commands_run(gateway: Running, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_run(
+    gateway: Running, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     measuring, *asking = SHELL
     assert measuring.startswith("python -m benchmarks.soak ")
     # The help is printed only when what stands before it was understood.
