@@ -13,10 +13,11 @@ from contextlib import suppress
 from typing import Any, Final, Literal, TextIO, get_args
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from trio_sessions.config import LogFormat, LogLevel
 from trio_sessions.core.boundary import BoundaryKind
+from trio_sessions.core.compare import MismatchType
 
 __all__ = ["METRICS_CONTENT_TYPE", "Limit", "LogWriter", "Metrics", "TurnOutcome", "configure_logging"]
 
@@ -98,6 +99,11 @@ class Metrics:
             buckets=_LAG_BUCKETS,
             registry=self.registry,
         )
+        self.tasks = Gauge(
+            "trio_sessions_tasks",
+            "Trio tasks that live in the process, looked at every second.",
+            registry=self.registry,
+        )
         self.sessions_open = Gauge("trio_sessions_sessions_open", "Sessions that exist.", registry=self.registry)
         self.denied = Counter(
             "trio_sessions_denied",
@@ -167,7 +173,8 @@ class Metrics:
             ["type"],
             registry=self.registry,
         )
-
+        for mismatch in get_args(MismatchType):
+            self.mismatches.labels(mismatch)
         self.boundary_events = Counter(
             "trio_sessions_boundary_events",
             "What was declared at the seams before committed turns.",
@@ -176,6 +183,8 @@ class Metrics:
         )
         for kind in get_args(BoundaryKind):
             self.boundary_events.labels(kind)
+        # Memory, descriptors and processor time, under the names that all clients of Prometheus use.
+        ProcessCollector(registry=self.registry)
 
     def count_turn(self, outcome: TurnOutcome) -> None:
         """One more turn ended with ``outcome``."""

@@ -207,9 +207,10 @@ async def answer_until(
 
 async def _watch(until: trio.CancelScope, gateway: Gateway) -> None:
     with until:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch_loop, gateway.metrics)
-            nursery.start_soon(gateway.registry.expire_idle_for_ever)
+        async with trio.open_nursery() as watching:
+            watching.start_soon(watch_loop, gateway.metrics)
+            watching.start_soon(gateway.registry.expire_idle_for_ever)
+            watching.start_soon(gateway.registry.forget_old_answers)
 
 
 def gateway_app(

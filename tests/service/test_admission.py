@@ -195,7 +195,7 @@ async def test_the_time_in_the_queue_is_no_overhead(autojump_clock: trio.testing
     made = GatewayBench(ScriptedEngine(otherwise=slow), ToyRenderer(), max_turns=1)
     async with trio.open_nursery() as nursery:
         for _ in range(3):
-            nursery.start_soon(made.turn, made.registry.create(), "hi")
+            nursery.start_soon(made.turn, await made.registry.create(), "hi")
     assert trio.current_time() == pytest.approx(30)
     assert made.metric("overhead_seconds_sum") == pytest.approx(0)
     assert made.outcomes() == {"committed": 3}

@@ -203,7 +203,7 @@ async def reading_nothing(served: Served) -> AsyncIterator[RawConnection]:
     session = await served.session()
     async with await served.connect() as connection:
         await connection.send(post(f"{session.path}/{CHAT}", length=len(BODY)), BODY)
-        history = served.gateway.registry.get(session.id).history
+        history = served.gateway.registry.in_memory(session.id).history
         await until(lambda: history.active is not None)
         yield connection
 

@@ -396,7 +396,7 @@ async def test_the_tokens_of_a_tree_are_those_of_all_its_branches(serve: Serve) 
     session = await (await serve(mode="tree", max_session_tokens=60)).session()
     statuses = [(await session.chat(user(text))).status_code for text in "abcd"]
     assert statuses == [200, 200, 400, 400]
-    history = session.served.gateway.registry.get(session.id).history
+    history = session.served.gateway.registry.in_memory(session.id).history
     assert sum(len(node.tokens) for node in history.nodes) <= 60
 
 

@@ -16,7 +16,7 @@ from trio_sessions.cli.resolve import ResolvedSettings
 from trio_sessions.config import BUILTIN_TOKENIZER, Settings
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.observe import configure_logging
-from trio_sessions.process import allow_open_files, settle
+from trio_sessions.process import allow_open_files, settle, share_heap
 from trio_sessions.service.keys import with_keys_of_file
 from trio_sessions.workers.restarts import WorkersFailed
 
@@ -34,6 +34,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.cli")
 async def serve_until_stopped(resolved: ResolvedSettings) -> int:
     """Serve until a signal or a failure; the exit status."""
     settings = resolved.settings
+    share_heap()
     configure_logging(settings.log_level, settings.log_format)
     for warning in resolved.warnings:
         _log.warning(resolved.explain(warning))

@@ -125,6 +125,7 @@ class Connection(TCPServer):
     ) -> None:
         self._fate = ConnectionFate()
         super().__init__(app, config, context, cast("Any", {**state, STATE_KEY: self._fate}), cast("Any", stream))
+        self._reading = trio.CancelScope()
         self._head_due = False
         self._head = b""
         self._limits = limits
@@ -140,21 +141,22 @@ class Connection(TCPServer):
     async def _read_data(self) -> None:
         self.protocol.protocol._check_protocol = _require_http1  # type: ignore[method-assign, union-attr]
         data = b"not yet"
-        while data:
-            try:
-                data = bytes(await self.stream.receive_some(_RECEIVE_BYTES))
-            except (trio.ClosedResourceError, trio.BrokenResourceError):
-                break
-            if self._awaits_head and data:
-                self._awaits_head, self._head_began = False, True
-                if math.isfinite(self._limits.header_seconds):
-                    self._idle_timer.set(self._limits.header_seconds)
-            try:
-                await self.protocol.handle(RawData(data))
-            except _NotHTTP1:
-                text = "HTTP/2 is not served; use HTTP/1.1"
-                await self._send(last_answer(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, text, self.config))
-                break
+        with self._reading:
+            while data:
+                try:
+                    data = bytes(await self.stream.receive_some(_RECEIVE_BYTES))
+                except (trio.ClosedResourceError, trio.BrokenResourceError):
+                    break
+                if self._awaits_head and data:
+                    self._awaits_head, self._head_began = False, True
+                    if math.isfinite(self._limits.header_seconds):
+                        self._idle_timer.set(self._limits.header_seconds)
+                try:
+                    await self.protocol.handle(RawData(data))
+                except _NotHTTP1:
+                    text = "HTTP/2 is not served; use HTTP/1.1"
+                    await self._send(last_answer(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, text, self.config))
+                    break
         await self.protocol.handle(Closed())
         self._fate.closed = True
         self._idle_timer.end()
@@ -196,6 +198,8 @@ class Connection(TCPServer):
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._fate.broken = True
             await self.protocol.handle(Closed())
+            # With the next request already there, Hypercorn reads on once it has answered this one: never.
+            self._reading.cancel()
         finally:
             self.send_lock.release()
 

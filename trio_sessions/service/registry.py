@@ -46,6 +46,8 @@ class SessionSummary:
 # How often it is looked whether sessions are idle: at most a tenth of that time late, and a minute.
 _OF_IDLE: Final = 0.1
 _LOOK_SECONDS: Final = 60.0
+_LOOK_FOR_ANSWERS_SECONDS: Final = 10.0
+_LOOKED_AT_ONCE: Final = 1000
 # When to try again what there is no room for.
 _AGAIN_SECONDS: Final = 5
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.sessions")
@@ -282,11 +284,10 @@ class SessionRegistry:
 
     async def _expire_idle(self) -> None:
         before = trio.current_time() - self._limits.idle
-        idle = [session.id for session in self._resident.values() if not session.uses and session.used <= before]
-        idle += [session_id for session_id, dormant in self._dormant.items() if dormant.used <= before]
-        for session_id in idle:
-            session = self._resident.get(session_id)
-            if session is not None and session.uses:
+        for session_id in [*self._resident, *self._dormant]:
+            # Looked at anew each time: deleting takes a while.
+            used = self._last_use(session_id)
+            if used is None or used > before:
                 continue
             try:
                 await self.delete(session_id)
@@ -297,6 +298,23 @@ class SessionRegistry:
                 return
             self._metrics.sessions_expired.inc()
             _log.info("nobody used a session", session=session_id)
+
+    def _last_use(self, session_id: str) -> float | None:
+        """Trio's time when a session was used, which is now if it is in use; None where there is none."""
+        session = self._resident.get(session_id)
+        if session is not None:
+            return trio.current_time() if session.uses else session.used
+        dormant = self._dormant.get(session_id)
+        return None if dormant is None or session_id in self._loading else dormant.used
+
+    async def forget_old_answers(self) -> None:
+        """Let go for ever of answers that no retry gets any more: a session that is left alone would keep them."""
+        while True:
+            await trio.sleep(_LOOK_FOR_ANSWERS_SECONDS)
+            for count, session in enumerate(list(self._resident.values()), 1):
+                session.attempts.forget_old()
+                if count % _LOOKED_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
 
     @contextmanager
     def running(self, session: Session) -> Iterator[None]:

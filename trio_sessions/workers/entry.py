@@ -15,7 +15,7 @@ import trio
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.hosting import AppServer, url_of
 from trio_sessions.observe import Metrics, configure_logging
-from trio_sessions.process import settle
+from trio_sessions.process import settle, share_heap
 from trio_sessions.render.base import Renderer
 from trio_sessions.serve import (
     answer_until,
@@ -49,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     # Ctrl-C in a terminal is sent to the supervisor and to its workers alike; the supervisor alone acts on it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    share_heap()
     control, public, own = (socket.socket(fileno=int(descriptor)) for descriptor in arguments)
     try:
         trio.run(run_worker, control, public, own)
