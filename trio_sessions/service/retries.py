@@ -168,7 +168,7 @@ class SessionAttempts:
     @property
     def busy(self) -> bool:
         """Whether one runs, or its answer may still be asked for."""
-        self._forget_old()
+        self.forget_old()
         return bool(self._attempts)
 
     async def find(self, mark: RetryMark, fingerprint: bytes) -> Attempt | None:
