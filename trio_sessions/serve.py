@@ -16,6 +16,7 @@ import structlog
 import trio
 
 from trio_sessions.config import Settings
+from trio_sessions.engine.probe import warn_unless_answering
 from trio_sessions.engine.sglang import SGLangEngine
 from trio_sessions.hosting import AppServer, WholeRequests, bind, url_of
 from trio_sessions.render.base import Renderer
@@ -35,6 +36,7 @@ __all__ = [
     "load_renderer_of",
     "run_embedded_engine",
     "serve",
+    "try_engine",
     "watch_signals",
 ]
 
@@ -93,6 +95,7 @@ async def serve(
                 stop = trio.Event()
                 server = AppServer(gateway_app(gateway), listener)
                 await services.start(watch_signals, stop, services.cancel_scope)
+                services.start_soon(try_engine, settings)
                 running = Running(
                     base_url=url_of(listener),
                     engine_url=engine_url,
@@ -113,6 +116,13 @@ async def serve(
 def engine_at(url: str, settings: Settings) -> SGLangEngine:
     """The client for the engine at ``url``, as ``settings`` want it."""
     return SGLangEngine(url, timeout=settings.engine_timeout, max_answer_bytes=settings.max_answer_bytes)
+
+
+async def try_engine(settings: Settings) -> None:
+    """Log a warning if the engine that ``settings`` name does not answer; the embedded one is known to."""
+    if settings.engine is not None:
+        async with engine_at(settings.engine, settings) as engine:
+            await warn_unless_answering(engine, settings.engine)
 
 
 async def answer_until(
