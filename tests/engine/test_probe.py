@@ -23,7 +23,13 @@ def closed_port() -> int:
 
 @pytest.mark.parametrize(
     ("status", "reason"),
-    [("200 OK", None), ("404 Not Found", None), ("401 No", None), ("503 Loading", "status 503"), ("500 X", "status 500")],
+    [
+        ("200 OK", None),
+        ("404 Not Found", None),
+        ("401 No", None),
+        ("503 Loading", "status 503"),
+        ("500 X", "status 500"),
+    ],
 )
 async def test_any_answer_but_a_server_error_will_do(status: str, reason: str | None) -> None:
     async with serving(response(status=status)) as server, SGLangEngine(f"{server.url}/base", timeout=600) as engine:

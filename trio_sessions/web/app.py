@@ -22,6 +22,7 @@ from trio_sessions.service.proxy import TURN_PATHS
 from trio_sessions.service.replies import Reply
 from trio_sessions.web.dialects.messages.models import models_question
 from trio_sessions.web.errors import error_reply, reply_for, status_of
+from trio_sessions.web.openapi import openapi_document
 from trio_sessions.web.turns import TurnRoutes
 
 __all__ = ["create_app"]
@@ -53,6 +54,10 @@ def create_app(gateway: Gateway) -> QuartTrio:
         return _response(
             Reply(status=200, headers=(("content-type", METRICS_CONTENT_TYPE),), body=gateway.metrics.render())
         )
+
+    @app.get("/openapi.json")
+    async def openapi() -> Response:
+        return _response(Reply(status=200, headers=_JSON, body=openapi_document()))
 
     @app.post("/sessions")
     async def create_session() -> Response:

@@ -34,20 +34,23 @@ from trio_sessions.web.streams import EventStream
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
-__all__ = ["TurnRoutes"]
+__all__ = ["COUNTS", "DIALECTS", "TurnRoutes"]
 
 _MESSAGES: Final = MessagesDialect()
-_DIALECTS: Final[Mapping[str, Dialect]] = {
+DIALECTS: Final[Mapping[str, Dialect]] = {
     CHAT_PATH: ChatDialect(),
     "v1/messages": _MESSAGES,
     # Of clients that are given a base URL with the version.
     "v1/v1/messages": _MESSAGES,
     "v1/responses": ResponsesDialect(),
 }
-_COUNTS: Final[Mapping[str, CountingDialect]] = {
+"""The dialects of turns, by their paths below a session."""
+
+COUNTS: Final[Mapping[str, CountingDialect]] = {
     "v1/messages/count_tokens": _MESSAGES,
     "v1/v1/messages/count_tokens": _MESSAGES,
 }
+"""Those in which the length of a prompt can be asked for, by where."""
 
 # A nursery is opened only for requests that may be answered with a stream. One that hides the word behind escapes is
 # answered, and its stream begins with the answer.
@@ -72,11 +75,11 @@ class TurnRoutes:
         """The ASGI entry point."""
         if scope["type"] == "http" and scope["method"] == "POST":
             target = session_target(scope["path"])
-            if target is not None and target.path in _DIALECTS:
-                await self._serve(target, _DIALECTS[target.path], scope, receive, send)
+            if target is not None and target.path in DIALECTS:
+                await self._serve(target, DIALECTS[target.path], scope, receive, send)
                 return
-            if target is not None and target.path in _COUNTS:
-                await self._count(target, _COUNTS[target.path], scope, receive, send)
+            if target is not None and target.path in COUNTS:
+                await self._count(target, COUNTS[target.path], scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
