@@ -24,6 +24,7 @@ from trio_sessions.render.load import load_renderer
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.watchdog import watch_loop
 from trio_sessions.web.app import create_app
+from trio_sessions.web.refusals import refusal
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework
@@ -175,7 +176,10 @@ def gateway_app(
         behind: wraps the application in one that gets the whole requests first.
     """
     return WholeRequests(
-        behind(create_app(gateway)), max_body_bytes=gateway.settings.max_body_bytes, body_timeout=_BODY_TIMEOUT_SECONDS
+        behind(create_app(gateway)),
+        max_body_bytes=gateway.settings.max_body_bytes,
+        body_timeout=_BODY_TIMEOUT_SECONDS,
+        refuse=refusal,
     )
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from trio_sessions.core import json
+from trio_sessions.hosting.refusal import Refusal, Refuse, plain_refusal
 
 if TYPE_CHECKING:
     from hypercorn.typing import (
@@ -52,12 +53,21 @@ class WholeRequests:
         app: gets each request's body in one piece.
         max_body_bytes: a larger body is answered 413.
         body_timeout: seconds in which the whole body must arrive, else 408.
+        refuse: words what is answered in the application's place.
     """
 
-    def __init__(self, app: ASGIFramework, *, max_body_bytes: float = math.inf, body_timeout: float = math.inf) -> None:
+    def __init__(
+        self,
+        app: ASGIFramework,
+        *,
+        max_body_bytes: float = math.inf,
+        body_timeout: float = math.inf,
+        refuse: Refuse = plain_refusal,
+    ) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
         self._body_timeout = body_timeout
+        self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """The ASGI entry point."""
@@ -70,9 +80,11 @@ class WholeRequests:
                 await self._run(scope, body, receive, send)
             case _Incomplete.TOO_LARGE:
                 limit = self._max_body_bytes / 2**20
-                await _refuse(send, 413, f"the request body is larger than {limit:g} MiB (--max-body-mb)")
+                text = f"the request body is larger than {limit:g} MiB (--max-body-mb)"
+                await _send_refusal(send, self._refuse(scope["path"], 413, text))
             case _Incomplete.TOO_SLOW:
-                await _refuse(send, 408, f"the request body did not arrive within {self._body_timeout:g} s", close=True)
+                text = f"the request body did not arrive within {self._body_timeout:g} s"
+                await _send_refusal(send, self._refuse(scope["path"], 408, text), close=True)
             case _Incomplete.GONE:
                 pass
 
@@ -123,13 +135,12 @@ class WholeRequests:
         await self._app(scope, receive_whole, send_marking)
 
 
-async def _refuse(send: ASGISendCallable, status: int, text: str, *, close: bool = False) -> None:
-    body = json.encode({"error": text})
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+async def _send_refusal(send: ASGISendCallable, refusal: Refusal, *, close: bool = False) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(refusal.body)).encode())]
     if close:
         headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers, "trailers": False})
+    await send({"type": "http.response.body", "body": refusal.body, "more_body": False})
 
 
 async def _refuse_websocket(send: ASGISendCallable) -> None:

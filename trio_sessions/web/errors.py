@@ -26,9 +26,8 @@ from trio_sessions.errors import (
     TurnCancelled,
 )
 from trio_sessions.service.failure import Failure
-from trio_sessions.service.replies import Reply, json_reply
 
-__all__ = ["STATUS", "advice_on", "error_reply", "failure_of", "reply_for", "status_of"]
+__all__ = ["STATUS", "advice_on", "failure_of", "status_of"]
 
 STATUS: Final[Mapping[type[SessionError], int]] = {
     InvalidRequest: 400,
@@ -77,14 +76,3 @@ def advice_on(failure: Failure) -> Headers:
     if failure.permanent:
         return _NO_RETRY
     return _RETRY_SOON if failure.status == 503 else ()
-
-
-def reply_for(error: Exception, *, path: str) -> Reply:
-    """The reply of a route that raised ``error``, outside of turns."""
-    failure = failure_of(error, path=path)
-    return json_reply({"error": failure.text}, status=failure.status, headers=advice_on(failure))
-
-
-def error_reply(status: int, text: str) -> Reply:
-    """``{"error": text}``."""
-    return json_reply({"error": text}, status=status, headers=_RETRY_SOON if status == 503 else ())

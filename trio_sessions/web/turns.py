@@ -6,7 +6,6 @@ answered here, in front of the Quart application, which serves everything else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -17,40 +16,22 @@ from trio_sessions.errors import ClientDisconnected
 from trio_sessions.hosting import fate_of
 from trio_sessions.service.ask import CHAT_PATH
 from trio_sessions.service.dialect import CountingDialect, Dialect
-from trio_sessions.service.failure import Failure
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.replies import Reply
 from trio_sessions.service.request import TurnRequest
 from trio_sessions.web.callers import caller_of
-from trio_sessions.web.dialects.chat import ChatDialect
-from trio_sessions.web.dialects.messages import MessagesDialect
-from trio_sessions.web.dialects.responses import ResponsesDialect
-from trio_sessions.web.errors import advice_on, failure_of
+from trio_sessions.web.dialects.routes import COUNTS, DIALECTS
+from trio_sessions.web.errors import failure_of
 from trio_sessions.web.headers import budget_header
 from trio_sessions.web.marks import retry_mark
 from trio_sessions.web.paths import SessionTarget, session_target
+from trio_sessions.web.refusals import failed
 from trio_sessions.web.streams import EventStream
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
-__all__ = ["COUNTS", "DIALECTS", "TurnRoutes"]
-
-_MESSAGES: Final = MessagesDialect()
-DIALECTS: Final[Mapping[str, Dialect]] = {
-    CHAT_PATH: ChatDialect(),
-    "v1/messages": _MESSAGES,
-    # Of clients that are given a base URL with the version.
-    "v1/v1/messages": _MESSAGES,
-    "v1/responses": ResponsesDialect(),
-}
-"""The dialects of turns, by their paths below a session."""
-
-COUNTS: Final[Mapping[str, CountingDialect]] = {
-    "v1/messages/count_tokens": _MESSAGES,
-    "v1/v1/messages/count_tokens": _MESSAGES,
-}
-"""Those in which the length of a prompt can be asked for, by where."""
+__all__ = ["TurnRoutes"]
 
 # A nursery is opened only for requests that may be answered with a stream. One that hides the word behind escapes is
 # answered, and its stream begins with the answer.
@@ -122,7 +103,7 @@ class TurnRoutes:
             if stream is not None and stream.settle():
                 await stream.end_with(failure)
             else:
-                await _send(_failed(dialect, failure), send)
+                await _send(failed(dialect, failure), send)
             return
         finally:
             if stream is not None:
@@ -151,13 +132,8 @@ class TurnRoutes:
             reply = dialect.counted(await self._gateway.turns.count(session, request, dialect))
         except Exception as error:  # noqa: BLE001
             # As for a turn.
-            reply = _failed(dialect, failure_of(error, path=scope["path"]))
+            reply = failed(dialect, failure_of(error, path=scope["path"]))
         await _send(reply, send)
-
-
-def _failed(dialect: Dialect, failure: Failure) -> Reply:
-    reply = dialect.failed(failure)
-    return replace(reply, headers=(*reply.headers, *advice_on(failure)))
 
 
 async def _request(target: SessionTarget, scope: HTTPScope, receive: ASGIReceiveCallable) -> TurnRequest:

@@ -20,8 +20,8 @@ from trio_sessions.core import json
 from trio_sessions.engine.headers import HOP_BY_HOP
 from trio_sessions.observe import METRICS_CONTENT_TYPE
 from trio_sessions.service.gateway import Gateway
-from trio_sessions.web.errors import error_reply
 from trio_sessions.web.paths import routed
+from trio_sessions.web.refusals import refused
 from trio_sessions.workers.address import advertised_host
 from trio_sessions.workers.exposition import merge_metrics
 from trio_sessions.workers.membership import Membership
@@ -136,7 +136,8 @@ class Front:
             if passed_on:
                 # Workers that disagree on whose it is would pass it on for ever.
                 _log.error("misdirected", session=session_id, owner=owner)
-                await _send_answer(send, _error(421, f"worker {self._members.index} does not have this session"))
+                text = f"worker {self._members.index} does not have this session"
+                await _send_answer(send, _error(path, 421, text))
             else:
                 await self._pass_on(owner, scope, receive, send)
         elif path == "/sessions" and scope["method"] == "POST":
@@ -182,14 +183,14 @@ class Front:
             # Where the answer had begun, the server closes the connection for want of an end, and the client knows.
             if not began:
                 text = f"worker {owner}, which has this session, is down; the sessions it had are lost"
-                await _send_answer(send, _error(503, text))
+                await _send_answer(send, _error(scope["path"], 503, text))
 
     async def _create(
         self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable, *, here: bool
     ) -> None:
         body = await _body(receive)
         order = (self._members.index,) if here else self._placement.draw(self._members.up)
-        answer = _error(503, "no worker takes sessions now")
+        answer = _error(scope["path"], 503, "no worker takes sessions now")
         async with _attended(receive):
             for index in order:
                 if index == self._members.index:
@@ -316,8 +317,8 @@ def _json(value: Any) -> _Answer:
     return _Answer(200, _about("application/json", body), body)
 
 
-def _error(status: int, text: str) -> _Answer:
-    reply = error_reply(status, text)
+def _error(path: str, status: int, text: str) -> _Answer:
+    reply = refused(path, status, text)
     headers = [(name.encode(), value.encode()) for name, value in reply.headers]
     return _Answer(reply.status, [*headers, (b"content-length", str(len(reply.body)).encode())], reply.body)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from trio_sessions.service.proxy import ALLOWED_PATHS
+from trio_sessions.web.dialects.routes import COUNTS, DIALECTS
 from trio_sessions.web.headers import REMAINING_HEADER
 from trio_sessions.web.openapi.failures import CONTROL, PROXY, SAMPLES, failures_of_turns
 from trio_sessions.web.openapi.parts import (
@@ -21,7 +22,6 @@ from trio_sessions.web.openapi.parts import (
     Status,
     named,
 )
-from trio_sessions.web.turns import COUNTS, DIALECTS
 
 __all__ = ["operations"]
 
