@@ -31,10 +31,12 @@ class TestShapes:
 
         app = WholeRequests(never, body_timeout=0.01, refuse=refusal)
         head = f"POST /sessions/x/{path} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n".encode()
-        async with serving_app(app, keep_alive=5) as port:
-            async with RawConnection(await trio.open_tcp_stream("127.0.0.1", port)) as connection:
-                await connection.send(head)
-                response = await connection.response()
+        async with (
+            serving_app(app, keep_alive=5) as port,
+            RawConnection(await trio.open_tcp_stream("127.0.0.1", port)) as connection,
+        ):
+            await connection.send(head)
+            response = await connection.response()
         assert (response.status, response.all("connection")) == (408, [b"close"])
         assert text_in(json.loads(response.body), shape) == "the request body did not arrive within 0.01 s"
 

@@ -7,7 +7,7 @@ answered here, in front of the Quart application, which serves everything else.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
@@ -24,7 +24,7 @@ from trio_sessions.web.dialects.routes import COUNTS, DIALECTS
 from trio_sessions.web.errors import failure_of
 from trio_sessions.web.headers import budget_header
 from trio_sessions.web.marks import retry_mark
-from trio_sessions.web.paths import SessionTarget, session_target
+from trio_sessions.web.paths import SessionTarget, routed, session_target
 from trio_sessions.web.refusals import failed
 from trio_sessions.web.streams import EventStream
 
@@ -54,6 +54,9 @@ class TurnRoutes:
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """The ASGI entry point."""
+        if scope["type"] == "http" and not scope["path"].startswith("/"):
+            # Quart would read it itself, and knows no way out where it cannot.
+            scope = cast("HTTPScope", {**scope, "path": routed(scope["path"]) or "/"})
         if scope["type"] == "http" and scope["method"] == "POST":
             target = session_target(scope["path"])
             if target is not None and target.path in DIALECTS:

@@ -54,8 +54,8 @@ CONTROL: Final = _answers(*_ANYWHERE, schema=_ERROR)
 SAMPLES: Final = _answers(400, 404, *_ANYWHERE, schema=_ERROR)
 """Of the samples, but for the status that has its reason as text."""
 
-PROXY: Final = _answers(404, 502, *_ANYWHERE, schema=_ERROR)
-"""Of what is passed on; every other answer is the engine's."""
+PROXY: Final = _answers(404, 502, *_ANYWHERE, schema={"anyOf": [_ERROR, named("EngineRefusal")]})
+"""Of what is passed on; they may be the engine's as well, and every other answer is."""
 
 
 @dataclass(frozen=True, slots=True)
