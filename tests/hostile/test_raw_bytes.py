@@ -11,30 +11,28 @@ from hypothesis import given
 from tests.hostile.budget import effort
 from tests.hostile.stand import Stand, standing
 from tests.web.support import CHAT
-from trio_sessions.testing.strategies import raw_requests
+from trio_sessions.testing.strategies import RawRequest, raw_requests
 
 ID = "{id}"
-PATHS = [
-    "/health",
-    "/metrics",
-    "/openapi.json",
-    "/sessions",
-    f"/sessions/{ID}",
-    f"/sessions/{ID}/samples",
-    f"/sessions/{ID}/{CHAT}",
-    f"/sessions/{ID}/{CHAT}?a=b",
-    f"/sessions/{ID}/agents/a/{CHAT}",
-    f"/sessions/{ID}/v1/messages",
-    f"/sessions/{ID}/v1/messages/count_tokens",
-    f"/sessions/{ID}/v1/responses",
-    f"/sessions/{ID}/v1/models",
-    f"/sessions/{ID}/v1/models/m",
-    f"/sessions/{ID}/tokenize",
-    f"/sessions/{ID}/agents/a/v1/completions",
-    f"/sessions/{ID}/flush_cache",
-]
+BASE = f"/sessions/{ID}"
 TURN = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
-BODIES = [json.dumps(body).encode() for body in (TURN, {**TURN, "stream": True}, {"input": "hi"}, [], 1)]
+TURNS = [json.dumps({**TURN, **more}).encode() for more in ({}, {"stream": True})]
+REQUESTS = [
+    *(RawRequest("GET", path) for path in ("/health", "/metrics", "/openapi.json", BASE)),
+    RawRequest("POST", "/sessions"),
+    RawRequest("DELETE", BASE),
+    RawRequest("POST", f"{BASE}/samples", b'{"max_seq_len":9}'),
+    *(
+        RawRequest("POST", f"{BASE}/{path}", body)
+        for path in (CHAT, f"{CHAT}?a=b", f"agents/a/{CHAT}", "v1/messages")
+        for body in TURNS
+    ),
+    RawRequest("POST", f"{BASE}/v1/messages/count_tokens", TURNS[0]),
+    RawRequest("POST", f"{BASE}/v1/responses", b'{"input":"hi"}'),
+    RawRequest("POST", f"{BASE}/tokenize", b'{"prompt":"hi"}'),
+    RawRequest("POST", f"{BASE}/agents/a/v1/completions", b"{}"),
+    *(RawRequest("GET", f"{BASE}/{path}") for path in ("v1/models", "v1/models/m", "version", "flush_cache")),
+]
 
 
 @pytest.fixture(scope="module", params=["linear", "tree"])
@@ -44,7 +42,7 @@ def stand(request: pytest.FixtureRequest) -> Iterator[Stand]:
 
 
 @effort(60)
-@given(raw=raw_requests(PATHS, BODIES))
+@given(raw=raw_requests(REQUESTS))
 def test_any_bytes(stand: Stand, raw: bytes) -> None:
     stand.attack(raw.replace(ID.encode(), stand.session_id.encode()))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from hypothesis import strategies as st
 
-__all__ = ["raw_requests", "twisted_targets"]
+__all__ = ["RawRequest", "raw_requests", "twisted_targets"]
 
 _METHODS: Final = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "CONNECT", "get", "PRI", "P ST")
 _VERSIONS: Final = ("HTTP/1.1",) * 8 + ("HTTP/1.0", "HTTP/2.0", "HTTP/0.9", "HTTP/1.1 x", "http/1.1", "")
@@ -141,19 +142,30 @@ def _whole_urls(draw: st.DrawFn, paths: Sequence[str]) -> str:
     return before + draw(st.sampled_from([*paths, "*", "", "evil:443"]))
 
 
-@st.composite
-def raw_requests(draw: st.DrawFn, paths: Sequence[str], bodies: Sequence[bytes]) -> bytes:
-    """One to three requests as they are sent one behind the other.
+@dataclass(frozen=True, slots=True)
+class RawRequest:
+    """A request that a server answers.
 
-    Framing is sometimes given twice, in contradictory ways, or not at all; heads have odd headers; some of it is cut,
-    doubled or replaced. A body may look like one more request.
-
-    Args:
-        paths: targets are made from these.
-        bodies: what is sent with them.
+    Attributes:
+        method: such as ``GET``.
+        target: such as ``/health``.
+        body: sent with its length.
     """
-    sent = b"".join(draw(st.lists(_request(paths, bodies), min_size=1, max_size=3)))
-    if draw(st.integers(0, 4)):
+
+    method: str
+    target: str
+    body: bytes = b""
+
+
+@st.composite
+def raw_requests(draw: st.DrawFn, requests: Sequence[RawRequest]) -> bytes:
+    """One to three of ``requests`` as they are sent one behind the other, some of them made odd in up to two ways.
+
+    Framing is given twice, in contradictory ways, or not at all; heads have odd headers, targets or line ends; a body
+    is a request itself; some of it all is cut, doubled or replaced.
+    """
+    sent = b"".join(draw(st.lists(_request(requests), min_size=1, max_size=3)))
+    if draw(st.integers(0, 7)):
         return sent
     at = draw(st.integers(0, len(sent)))
     until = min(len(sent), at + draw(st.integers(0, 40)))
@@ -161,28 +173,46 @@ def raw_requests(draw: st.DrawFn, paths: Sequence[str], bodies: Sequence[bytes])
 
 
 @st.composite
-def _request(draw: st.DrawFn, paths: Sequence[str], bodies: Sequence[bytes]) -> bytes:
-    target = draw(twisted_targets(paths))
-    line = " ".join((draw(st.sampled_from(_METHODS)), target, draw(st.sampled_from(_VERSIONS))))
-    headers = [*draw(st.sampled_from(_HOSTS)), *draw(st.lists(st.sampled_from(_ODD_HEADERS), max_size=3))]
-    body = draw(st.sampled_from([b"", *bodies]) | _hidden(paths))
-    match draw(st.sampled_from(["length", "length", "chunks", "both", "two lengths", "none", "many"])):
-        case "length":
-            headers.append(b"Content-Length: %d" % len(body))
-        case "chunks":
-            headers.append(b"Transfer-Encoding: chunked")
-            body = draw(_chunked(body))
-        case "both":
-            headers += [b"Content-Length: %d" % draw(st.integers(0, len(body))), b"Transfer-Encoding: chunked"]
-            body = draw(_chunked(body))
-        case "two lengths":
-            headers += [b"Content-Length: %d" % len(body), b"Content-Length: %d" % draw(st.integers(0, len(body)))]
-        case "many":
-            headers += [b"X-%d: a" % index for index in range(draw(st.sampled_from([100, 2000])))]
-            headers.append(b"Content-Length: %d" % len(body))
-    ends = st.sampled_from(_LINE_ENDS)
-    head = b"".join(part + draw(ends) for part in (line.encode("latin-1", "replace"), *draw(st.permutations(headers))))
+def _request(draw: st.DrawFn, requests: Sequence[RawRequest]) -> bytes:
+    legal = draw(st.sampled_from(requests))
+    odd = draw(
+        st.sets(st.sampled_from(["method", "target", "version", "host", "headers", "framing", "ends"]), max_size=2)
+    )
+    method, target, body = legal.method, legal.target, legal.body
+    if "method" in odd:
+        method = draw(st.sampled_from(_METHODS))
+    if "target" in odd:
+        target = draw(twisted_targets([request.target for request in requests]))
+    version = draw(st.sampled_from(_VERSIONS)) if "version" in odd else "HTTP/1.1"
+    headers = list(draw(st.sampled_from(_HOSTS))) if "host" in odd else [b"Host: x"]
+    if "headers" in odd:
+        headers += draw(st.lists(st.sampled_from(_ODD_HEADERS), min_size=1, max_size=3))
+    framing, body = draw(_framed(requests, body)) if "framing" in odd else ((b"Content-Length: %d" % len(body),), body)
+    ends = st.sampled_from(_LINE_ENDS) if "ends" in odd else st.just(b"\r\n")
+    line = " ".join((method, target, version)).encode("latin-1", "replace")
+    head = b"".join(part + draw(ends) for part in (line, *draw(st.permutations([*headers, *framing]))))
     return head + draw(ends) + body
+
+
+@st.composite
+def _framed(draw: st.DrawFn, requests: Sequence[RawRequest], body: bytes) -> tuple[tuple[bytes, ...], bytes]:
+    """Headers that say where a body ends, and the body."""
+    body = draw(st.just(body) | _hidden([request.target for request in requests]))
+    length = b"Content-Length: %d" % len(body)
+    other = b"Content-Length: %d" % draw(st.integers(0, len(body)))
+    match draw(st.sampled_from(["chunks", "chunks", "both", "two lengths", "none", "short", "many"])):
+        case "chunks":
+            return (b"Transfer-Encoding: chunked",), draw(_chunked(body))
+        case "both":
+            return (other, b"Transfer-Encoding: chunked"), draw(_chunked(body))
+        case "two lengths":
+            return (length, other), body
+        case "short":
+            return (other,), body
+        case "many":
+            return (*(b"X-%d: a" % index for index in range(draw(st.sampled_from([100, 2000])))), length), body
+        case _:
+            return (), body
 
 
 @st.composite
@@ -196,7 +226,8 @@ def _hidden(draw: st.DrawFn, paths: Sequence[str]) -> bytes:
 def _chunked(draw: st.DrawFn, body: bytes) -> bytes:
     size: bytes = draw(
         st.sampled_from(
-            [b"%x", b"%X", b"0%x", b"%x;a=b", b"%x ", b" %x", b"%x;\x00", b"-%x", b"+%x", b"0x%x", b"f" * 17 + b"%x"]
+            [b"%x"] * 5
+            + [b"%X", b"0%x", b"%x;a=b", b"%x ", b" %x", b"%x;\x00", b"-%x", b"+%x", b"0x%x", b"f" * 17 + b"%x"]
         )
     )
     end: bytes = draw(
