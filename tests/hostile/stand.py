@@ -175,6 +175,11 @@ class Stand:
         assert len(self.engine.requests) <= 1
         return answer
 
+    def state(self) -> bytes:
+        """Of the attacker's session."""
+        state: bytes = self.run(self._state, self.session_id)
+        return state
+
     def assert_other_session_is_as_it_was(self) -> None:
         """The canary is where it was, and nowhere else."""
         assert self.run(self._state, self._opened.value.canary) == self._opened.value.canary_state
