@@ -175,6 +175,10 @@ class Stand:
         assert len(self.engine.requests) <= 1
         return answer
 
+    def start_over(self) -> None:
+        """The attacker goes on with a new session."""
+        self.session_id = self.run(self.served.session).id
+
     def state(self) -> bytes:
         """Of the attacker's session."""
         state: bytes = self.run(self._state, self.session_id)

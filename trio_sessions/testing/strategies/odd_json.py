@@ -60,6 +60,12 @@ _VALUES: Final = (
     b"undefined",
     b"",
 )
+# JSON as a text inside JSON, as the arguments of a tool call are.
+_NESTED: Final = tuple(
+    json.dumps('{"a":' + value.decode("utf-8", "surrogatepass") + "}", ensure_ascii=True).encode()
+    for value in _VALUES
+    if b"\xff" not in value and b"\xc0" not in value
+)
 _ENCODINGS: Final = ("utf-8",) * 12 + ("utf-8-sig", "utf-16", "utf-16-le", "utf-32", "latin-1", "utf-7")
 
 
@@ -77,7 +83,7 @@ def odd_json(draw: st.DrawFn, documents: Sequence[Mapping[str, Any]], *, values:
     document = draw(st.sampled_from(documents))
     places = list(_places(document))
     body = json.dumps(document, ensure_ascii=draw(st.booleans()))
-    odd = (*_VALUES, *values)
+    odd = (*_VALUES, *_NESTED, *values)
     marks: dict[bytes, bytes] = {}
     for index, place in enumerate(draw(st.lists(st.sampled_from(places), max_size=2, unique=True))):
         mark = f"@{index}@"
