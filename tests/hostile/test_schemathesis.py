@@ -13,7 +13,7 @@ import schemathesis
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from schemathesis import GenerationMode
+from schemathesis import Case, GenerationMode
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_headers_conformance,
@@ -50,8 +50,16 @@ def described() -> dict[str, Any]:
     return document
 
 
-SCHEMA = schemathesis.openapi.from_dict(described())
-OPERATIONS = {operation.ok().label: operation.ok() for operation in SCHEMA.get_all_operations()}
+OPERATIONS = [operation.ok() for operation in schemathesis.openapi.from_dict(described()).get_all_operations()]
+
+
+def cases() -> st.SearchStrategy[Case]:
+    """Requests that the document describes, and, where there is something to be wrong, such as it forbids."""
+    forbidden = [operation for operation in OPERATIONS if operation.path_parameters or operation.body]
+    return st.one_of(
+        st.sampled_from(operations).flatmap(lambda operation, mode=mode: operation.as_strategy(mode))
+        for operations, mode in ((OPERATIONS, GenerationMode.POSITIVE), (forbidden, GenerationMode.NEGATIVE))
+    )
 
 
 @asynccontextmanager
@@ -79,31 +87,23 @@ def http() -> Iterator[requests.Session]:
         yield session
 
 
-@pytest.mark.parametrize("label", OPERATIONS)
-def test_answers_are_as_described(served: Background[Served], http: requests.Session, label: str) -> None:
-    operation = OPERATIONS[label]
+@effort(60)
+@given(case=cases(), known=st.integers(0, 7))
+def test_answers_are_as_described(served: Background[Served], http: requests.Session, case: Case, known: int) -> None:
     base = f"http://127.0.0.1:{served.value.port}"
+    if known and "session_id" in (case.path_parameters or {}):
+        case.path_parameters["session_id"] = served.run(session_with_a_turn, served.value)
+    response = case.call(base_url=base, session=http, timeout=20)
+    assert response.status_code not in NEVER, response.text
+    case.validate_response(response, checks=CHECKS)
 
-    async def session() -> str:
-        session = await served.value.session()
-        await session.turn(user("hello"), max_tokens=3)
-        return session.id
 
-    kept = served.run(session)
+def test_every_operation_can_be_asked_for() -> None:
+    """Which it could not be if there were no value that its parameters and its body allow."""
+    assert len(OPERATIONS) == sum(len(path) for path in described()["paths"].values())
 
-    @effort(4)
-    @given(
-        case=operation.as_strategy(GenerationMode.POSITIVE) | operation.as_strategy(GenerationMode.NEGATIVE),
-        known=st.integers(0, 7),
-    )
-    def answers(case: schemathesis.Case, known: int) -> None:
-        nonlocal kept
-        if known and "session_id" in (case.path_parameters or {}):
-            case.path_parameters["session_id"] = kept
-        response = case.call(base_url=base, session=http, timeout=20)
-        assert response.status_code not in NEVER, response.text
-        case.validate_response(response, checks=CHECKS)
-        if http.get(f"{base}/sessions/{kept}").status_code == 404:
-            kept = served.run(session)
 
-    answers()
+async def session_with_a_turn(served: Served) -> str:
+    session = await served.session()
+    await session.turn(user("hello"), max_tokens=3)
+    return session.id
