@@ -6,6 +6,7 @@ Beside the attacker's session there is another, whose content is a canary.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -154,22 +155,31 @@ class Stand:
         """Runs something in the gateway's thread."""
         return self._opened.run
 
-    def attack(self, raw: bytes) -> Reply:
-        """Send bytes over a connection of their own; what came back. Whatever they are, all that must hold holds."""
+    def attack(self, raw: bytes, *, requests: int | None = None) -> Reply:
+        """Send bytes over a connection of their own; what came back. Whatever they are, all that must hold holds.
+
+        Args:
+            raw: to be sent.
+            requests: how many there are in it, in HTTP/2; None for HTTP/1, where bytes and answers tell.
+        """
         self.engine.forget()
-        with capture_logs() as logs:
+        with watched_logs() as logs:
             received = self.run(self._send, raw)
+        if requests is not None:
+            # Which is the end of this connection and of nothing else; HTTP/2 can say what no library can read.
+            logs = [line for line in logs if line["event"] != "connection broke"]
         self._examine(received, logs)
         reply = Reply([int(status) for status in _STATUS_LINE.findall(received)], received)
         # One in, one out at the most; of the last the answer may not have been waited for.
-        assert len(self.engine.requests) <= min(raw.count(b"HTTP/"), len(reply.statuses) + 1), self.engine.requests
+        most = min(raw.count(b"HTTP/"), len(reply.statuses) + 1) if requests is None else requests
+        assert len(self.engine.requests) <= most, self.engine.requests
         self.renew()
         return reply
 
     def post(self, path: str, body: bytes, *, headers: dict[str, Any] | None = None) -> httpx.Response:
         """A request that is well framed; what holds for all holds for its answer."""
         self.engine.forget()
-        with capture_logs() as logs:
+        with watched_logs() as logs:
             answer = self.run(self._post, path, body, headers)
         self._examine(b"HTTP/1.1 %d \r\n" % answer.status_code + answer.content, logs)
         assert len(self.engine.requests) <= 1
@@ -193,7 +203,7 @@ class Stand:
         assert CANARY.encode() not in received
         for status in _STATUS_LINE.findall(received):
             assert int(status) in _STATUSES, received
-        worst = [line for line in logs if line["event"] in ("unexpected error", "connection broke")]
+        worst = [line for line in logs if line["event"] in ("unexpected error", "connection broke", "server error")]
         assert worst == []
         assert self.engine.broken == []
         assert CANARY.encode() not in self.engine.raw
@@ -254,6 +264,24 @@ class Stand:
                     await stream.send_eof()
                 await ended.wait()
         return bytes(received)
+
+
+@contextmanager
+def watched_logs() -> Iterator[list[Any]]:
+    """What is logged inside, by the server below the gateway as well."""
+    logger = logging.getLogger("trio_sessions.hypercorn")
+    with capture_logs() as logs:
+
+        class Handler(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                logs.append({"event": "server error", "text": record.getMessage(), "trace": record.exc_text})
+
+        handler = Handler(logging.ERROR)
+        logger.addHandler(handler)
+        try:
+            yield logs
+        finally:
+            logger.removeHandler(handler)
 
 
 @dataclass(frozen=True)

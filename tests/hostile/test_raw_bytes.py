@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.hostile.budget import effort
 from tests.hostile.stand import Stand, standing
 from tests.web.support import CHAT
-from trio_sessions.testing.strategies import RawRequest, raw_requests
+from trio_sessions.testing.strategies import RawRequest, raw_requests, twisted_targets
 
 ID = "{id}"
 BASE = f"/sessions/{ID}"
@@ -54,3 +55,10 @@ def test_any_bytes(stand: Stand, raw: bytes) -> None:
 def test_a_target_that_is_no_url_is_not_found(stand: Stand, method: str, target: str) -> None:
     reply = stand.attack(f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
     assert reply.statuses[0] in (400, 404)
+
+
+@effort(60)
+@given(method=st.sampled_from(["GET", "POST"]), target=twisted_targets([request.target for request in REQUESTS]))
+def test_any_target(stand: Stand, method: str, target: str) -> None:
+    line = f"{method} {target.replace(ID, stand.session_id)} HTTP/1.1\r\n".encode("latin-1", "replace")
+    stand.attack(line + b"Host: x\r\nContent-Length: %d\r\n\r\n" % len(TURNS[0]) + TURNS[0])

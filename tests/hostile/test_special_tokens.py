@@ -101,3 +101,20 @@ def test_no_text_becomes_a_control_token(prompted: Prompted, path: str) -> None:
             assert expected is None or found == expected
 
     hostile()
+
+
+def test_where_they_are_allowed_they_are_control_tokens() -> None:
+    """So that the others show something."""
+    with standing(load_renderer(BUILTIN_TOKENIZER, special_tokens="allow")) as stand:
+        prompted = Prompted(stand, load_tokenizer(BUILTIN_TOKENIZER))
+        token = max(prompted.control.values(), key=len)
+        for path, place in (
+            (TURNS[0], ("messages", 0, "content")),
+            ("v1/messages", ("messages", 0, "content")),
+            ("v1/responses", ("input",)),
+        ):
+            [document, *_] = DOCUMENTS[path]
+            evil, harmless = (prompted.controls(path, put(document, place, text)) for text in (token, PLAIN))
+            assert evil is not None
+            assert harmless is not None
+            assert evil - harmless == Counter({token: 1})
