@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from structlog.testing import capture_logs
 from tests.hostile.background import Background, background
 from tests.raw_server import response as raw_response
 from tests.web.support import CHAT, Served, serving
+from tests.workers.cluster import cluster
 from trio_sessions.engine.sglang import SGLangEngine
 from trio_sessions.render.base import Renderer
 from trio_sessions.service.proxy import ALLOWED_PATHS
@@ -298,15 +300,25 @@ class Reply:
 
 
 @asynccontextmanager
-async def _opened(renderer: Renderer | None, settings: dict[str, Any]) -> AsyncIterator[_Opened]:
+async def _gateway(engine: SGLangEngine, **options: Any) -> AsyncIterator[Served]:
+    async with serving(engine, **options) as served:
+        yield served
+
+
+@asynccontextmanager
+async def _worker(engine: SGLangEngine, **settings: Any) -> AsyncIterator[Served]:
+    """The first of two workers, which have the sessions by turns."""
+    async with cluster(engines=[engine, engine], patience=math.inf, **settings) as made:
+        yield made.served[0]
+
+
+@asynccontextmanager
+async def _opened(open_: Callable[[SGLangEngine], AbstractAsyncContextManager[Served]]) -> AsyncIterator[_Opened]:
     engine = RecordingEngine()
     async with trio.open_nursery() as nursery:
         [listener] = await nursery.start(partial(trio.serve_tcp, engine.handle, 0, host="127.0.0.1"))
         url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
-        async with (
-            SGLangEngine(url, timeout=_SECONDS) as client,
-            serving(client, renderer=renderer, **settings) as served,
-        ):
+        async with SGLangEngine(url, timeout=_SECONDS) as client, open_(client) as served:
             canary = await served.session()
             await canary.turn({"role": "user", "content": CANARY})
             yield _Opened(engine, served, (await served.session()).id, canary.id, await canary.state())
@@ -316,7 +328,20 @@ async def _opened(renderer: Renderer | None, settings: dict[str, Any]) -> AsyncI
 @contextmanager
 def standing(renderer: Renderer | None = None, **settings: Any) -> Iterator[Stand]:
     """A gateway, until the end of the block. At the end the canary is as it was."""
-    with background(lambda: _opened(renderer, settings)) as opened:
+    with _standing(partial(_gateway, renderer=renderer, **settings)) as stand:
+        yield stand
+
+
+@contextmanager
+def standing_before_workers(**settings: Any) -> Iterator[Stand]:
+    """As ``standing``, with two workers, of which one is attacked."""
+    with _standing(partial(_worker, **settings)) as stand:
+        yield stand
+
+
+@contextmanager
+def _standing(open_: Callable[[SGLangEngine], AbstractAsyncContextManager[Served]]) -> Iterator[Stand]:
+    with background(lambda: _opened(open_)) as opened:
         stand = Stand(opened, opened.value.attacker)
         yield stand
         stand.assert_other_session_is_as_it_was()

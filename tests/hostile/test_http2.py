@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.hostile.budget import effort
-from tests.hostile.stand import Stand, standing
+from tests.hostile.stand import Stand, standing, standing_before_workers
 from tests.web.support import CHAT
 from trio_sessions.testing.strategies import twisted_targets
 
@@ -44,9 +44,12 @@ def spelled(method: str, target: str, more: Headers) -> Headers:
     return [*((name.encode(), value.encode("latin-1", "replace")) for name, value in pseudo), *more]
 
 
-@pytest.fixture(scope="module")
-def stand() -> Iterator[Stand]:
-    with standing() as made:
+STANDS = {"linear": standing, "workers": standing_before_workers}
+
+
+@pytest.fixture(scope="module", params=STANDS)
+def stand(request: pytest.FixtureRequest) -> Iterator[Stand]:
+    with STANDS[request.param]() as made:
         yield made
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hostile.budget import effort
-from tests.hostile.stand import Stand, standing
+from tests.hostile.stand import Stand, standing, standing_before_workers
 from tests.web.support import CHAT
 from trio_sessions.testing.strategies import RawRequest, raw_requests, twisted_targets
 
@@ -36,9 +37,16 @@ REQUESTS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["linear", "tree"])
+STANDS = {
+    "linear": partial(standing, mode="linear"),
+    "tree": partial(standing, mode="tree"),
+    "workers": standing_before_workers,
+}
+
+
+@pytest.fixture(scope="module", params=STANDS)
 def stand(request: pytest.FixtureRequest) -> Iterator[Stand]:
-    with standing(mode=request.param) as made:
+    with STANDS[request.param]() as made:
         yield made
 
 
