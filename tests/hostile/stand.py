@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 import h11
 import httpx
@@ -32,8 +33,9 @@ from trio_sessions.testing.engine import chat_answer
 
 CANARY = "c4n4ry-of-another-session"
 ENGINE_TARGETS = re.compile(
-    rf"/({CHAT}|{'|'.join(map(re.escape, sorted(ALLOWED_PATHS)))}|v1/models/[^/?#]+)(\?[\x21-\x7e]*)?"
+    rf"/({CHAT}|{'|'.join(map(re.escape, sorted(ALLOWED_PATHS)))}|v1/models/[^?#]+)(\?[\x21-\x7e]*)?"
 )
+ANY_TARGET = re.compile(r"/[\x21-\x7e]*")
 # Of domain errors; what h11 says of a request that it cannot read; what a method or framing nobody knows is answered.
 _STATUSES = {200, 204, 400, 404, 405, 408, 409, 411, 413, 414, 417, 422, 426, 431, 501, 502, 503, 505}
 # Interim ones say nothing. No body of ours has such a line in it.
@@ -141,6 +143,7 @@ class Stand:
 
     _opened: Background[_Opened]
     session_id: str
+    _open_proxy: bool
 
     @property
     def engine(self) -> RecordingEngine:
@@ -210,12 +213,14 @@ class Stand:
         assert self.engine.broken == []
         assert CANARY.encode() not in self.engine.raw
         for request in self.engine.requests:
-            assert ENGINE_TARGETS.fullmatch(request.target), request
+            assert (ANY_TARGET if self._open_proxy else ENGINE_TARGETS).fullmatch(request.target), request
+            segments = unquote(request.target.partition("?")[0]).split("/")[1:]
+            assert not {"", ".", ".."} & {segment.partition(";")[0] for segment in segments}
             assert request.all_of("x-smg-routing-key") == [self.session_id]
             assert len(request.all_of("host")) == 1
             assert len(request.all_of("content-length")) + (request.method in ("GET", "HEAD", "DELETE")) >= 1
             assert request.all_of("transfer-encoding") == []
-            if request.target.partition("?")[0] == f"/{CHAT}":
+            if request.target.partition("?")[0] == f"/{CHAT}" and not self._open_proxy:
                 assert request.method == "POST"
                 assert isinstance(json.loads(request.body)["input_ids"], list)
 
@@ -328,7 +333,8 @@ async def _opened(open_: Callable[[SGLangEngine], AbstractAsyncContextManager[Se
 @contextmanager
 def standing(renderer: Renderer | None = None, **settings: Any) -> Iterator[Stand]:
     """A gateway, until the end of the block. At the end the canary is as it was."""
-    with _standing(partial(_gateway, renderer=renderer, **settings)) as stand:
+    open_ = partial(_gateway, renderer=renderer, **settings)
+    with _standing(open_, open_proxy=settings.get("open_proxy", False)) as stand:
         yield stand
 
 
@@ -340,8 +346,10 @@ def standing_before_workers(**settings: Any) -> Iterator[Stand]:
 
 
 @contextmanager
-def _standing(open_: Callable[[SGLangEngine], AbstractAsyncContextManager[Served]]) -> Iterator[Stand]:
+def _standing(
+    open_: Callable[[SGLangEngine], AbstractAsyncContextManager[Served]], *, open_proxy: bool = False
+) -> Iterator[Stand]:
     with background(lambda: _opened(open_)) as opened:
-        stand = Stand(opened, opened.value.attacker)
+        stand = Stand(opened, opened.value.attacker, open_proxy)
         yield stand
         stand.assert_other_session_is_as_it_was()

@@ -41,6 +41,7 @@ STANDS = {
     "linear": partial(standing, mode="linear"),
     "tree": partial(standing, mode="tree"),
     "workers": standing_before_workers,
+    "open proxy": partial(standing, open_proxy=True),
 }
 
 
