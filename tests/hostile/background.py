@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import outcome
 import trio
 
 _T = TypeVar("_T")
@@ -36,7 +37,7 @@ def background(opens: Callable[[], AbstractAsyncContextManager[_T]]) -> Iterator
     """What ``opens`` opens, until the end of the block; what it raises is raised here."""
     ready = threading.Event()
     made: list[Background[_T]] = []
-    failures: list[BaseException] = []
+    ends: list[outcome.Outcome[None]] = []
     done: list[trio.Event] = []
 
     async def main() -> None:
@@ -47,13 +48,8 @@ def background(opens: Callable[[], AbstractAsyncContextManager[_T]]) -> Iterator
             await done[0].wait()
 
     def run() -> None:
-        try:
-            trio.run(main)
-        # It is raised in the thread of the test.
-        except BaseException as failure:  # noqa: BLE001
-            failures.append(failure)
-        finally:
-            ready.set()
+        ends.append(outcome.capture(trio.run, main))
+        ready.set()
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -62,8 +58,7 @@ def background(opens: Callable[[], AbstractAsyncContextManager[_T]]) -> Iterator
         if made:
             yield made[0]
     finally:
-        if made and not failures:
+        if made and not ends:
             made[0].token.run_sync_soon(done[0].set)
         thread.join()
-        if failures:
-            raise failures[0]
+        ends[0].unwrap()

@@ -37,8 +37,8 @@ ALLOWED_PATHS: Final = frozenset(
     }
 )
 _MODEL: Final = re.compile(r"v1/models/[^?#]+")
-# Empty and dot segments, which some servers see in ``..;x`` too, back slashes, control characters, and slashes that were
-# hidden by encoding.
+# Empty and dot segments, which some servers see in ``..;x`` too, back slashes, control characters, and slashes that
+# were hidden by encoding.
 _AMBIGUOUS: Final = re.compile(r"//|/\.\.?([/;]|$)|[\\\x00-\x1f\x7f]|%2f|%5c|^\*$", re.IGNORECASE)
 
 
