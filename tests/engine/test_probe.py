@@ -66,10 +66,9 @@ async def test_an_engine_that_closes_is_none() -> None:
         assert "transport error" in str(await probe(engine))
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_serve_starts_without_its_engine_and_warns(workers: str) -> None:
+def test_serve_starts_without_its_engine_and_warns() -> None:
     url = f"http://127.0.0.1:{closed_port()}"
-    with command("serve", "--port", "0", "--workers", workers, "--engine", url) as gateway:
+    with command("serve", "--port", "0", "--engine", url) as gateway:
         session = httpx.post(f"{gateway.url}/sessions").json()["session_id"]
         turn = httpx.post(
             f"{gateway.url}/sessions/{session}/v1/chat/completions",

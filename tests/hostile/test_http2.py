@@ -78,7 +78,7 @@ NAMES = st.sampled_from(
 VALUES = st.sampled_from([b"", b"a", b"5", b"chunked", b"a\r\nx-smuggled: b", b"a\nb", b"a\0b", b"\xff", b" a ", b"/"])
 
 
-@effort(80)
+@effort(40)
 @given(
     method=st.sampled_from(["GET", "POST", "POST", "DELETE", "G T", "GET / HTTP/1.1\r\n"]),
     target=targets(),
@@ -94,7 +94,7 @@ def test_any_request(stand: Stand, method: str, target: str, more: Headers, body
     stand.attack(http2(spelled(method, target.replace(ID, stand.session_id), more), body), requests=1)
 
 
-@effort(30)
+@effort(15)
 @given(frames=st.lists(st.binary(max_size=30), max_size=4), opened=st.booleans())
 def test_any_frames(stand: Stand, frames: list[bytes], opened: bool) -> None:
     stand.attack(PREFACE + (framed(SettingsFrame(0)) if opened else b"") + b"".join(frames), requests=0)

@@ -63,7 +63,7 @@ def examine(stand: Stand, path: str, body: bytes) -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS)
 def test_odd_json(stand: Stand, path: str) -> None:
-    @effort(40)
+    @effort(20)
     @given(body=odd_json(DOCUMENTS[path]))
     def bodies(body: bytes) -> None:
         examine(stand, path, body)
@@ -71,7 +71,7 @@ def test_odd_json(stand: Stand, path: str) -> None:
     bodies()
 
 
-@effort(40)
+@effort(20)
 @given(path=st.sampled_from(sorted(DOCUMENTS)), body=st.binary(max_size=40))
 def test_no_json(stand: Stand, path: str, body: bytes) -> None:
     examine(stand, path, body)

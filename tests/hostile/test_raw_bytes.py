@@ -51,13 +51,13 @@ def stand(request: pytest.FixtureRequest) -> Iterator[Stand]:
         yield made
 
 
-@effort(60)
+@effort(40)
 @given(raw=raw_requests(REQUESTS))
 def test_any_bytes(stand: Stand, raw: bytes) -> None:
     stand.attack(raw.replace(ID.encode(), stand.session_id.encode()))
 
 
-@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize(
     "target", ["http://[", "http://[/health", "http://]/health", "//[/health", "http://[::1", "*", "x", "http:", "x:1"]
 )
@@ -66,7 +66,7 @@ def test_a_target_that_is_no_url_is_not_found(stand: Stand, method: str, target:
     assert reply.statuses[0] in (400, 404)
 
 
-@effort(60)
+@effort(25)
 @given(method=st.sampled_from(["GET", "POST"]), target=twisted_targets([request.target for request in REQUESTS]))
 def test_any_target(stand: Stand, method: str, target: str) -> None:
     line = f"{method} {target.replace(ID, stand.session_id)} HTTP/1.1\r\n".encode("latin-1", "replace")
