@@ -94,6 +94,22 @@ def test_any_request(stand: Stand, method: str, target: str, more: Headers, body
     stand.attack(http2(spelled(method, target.replace(ID, stand.session_id), more), body), requests=1)
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/health"),
+        ("GET", "/sessions/{id}"),
+        ("GET", "/sessions/{id}/v1/models"),
+        ("POST", f"/sessions/{ID}/{CHAT}"),
+    ],
+)
+@pytest.mark.parametrize("character", ["\xe9", " ", "\x7f"])
+def test_a_target_that_http1_cannot_spell_is_refused(stand: Stand, method: str, path: str, character: str) -> None:
+    target = f"{path.replace(ID, stand.session_id)}?a={character}b"
+    reply = stand.attack(http2(spelled(method, target, []), TURN if method == "POST" else b""), requests=0)
+    assert b"have to be escaped with %" in reply.raw
+
+
 @effort(15)
 @given(frames=st.lists(st.binary(max_size=30), max_size=4), opened=st.booleans())
 def test_any_frames(stand: Stand, frames: list[bytes], opened: bool) -> None:

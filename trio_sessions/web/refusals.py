@@ -16,6 +16,7 @@ from trio_sessions.web.errors import advice_on
 __all__ = ["failed", "refusal", "refused"]
 
 _CODES: Final[Mapping[int, str]] = {
+    400: "invalid_request",
     404: "not_found",
     405: "method_not_allowed",
     408: "request_timeout",
