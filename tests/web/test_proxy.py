@@ -143,6 +143,7 @@ TRICKS = [
     "/sessions/{id}/v1/models/..;x=y/..;/flush_cache",
     "/sessions/{id}/v1/models/%2e%2e%3b/flush_cache",
     "/sessions/{id}/v1/models/.;/x",
+    "/sessions/{id}/v1/models/%252e%252e/%252E%252E/flush_cache",
     "/sessions/{id}/v1/models/..",
     "/sessions/{id}/v1/models/.",
     "/sessions/{id}/v1/./models",
@@ -188,7 +189,7 @@ TRICKS = [
     "http:/sessions/{id}/v1/models",
     "*",
 ]
-OPEN_TRICKS = [trick for trick in TRICKS if re.search(r"//|/\.|\\|%2e|%2f|%5c|\*", trick, re.IGNORECASE)]
+OPEN_TRICKS = [trick for trick in TRICKS if re.search(r"//|/\.|\\|%2e|%2f|%5c|%25|\*", trick, re.IGNORECASE)]
 
 
 async def refused_without_a_call(served: Served, session: Session, target: str, method: str) -> None:
