@@ -63,7 +63,7 @@ def examine(stand: Stand, path: str, body: bytes) -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS)
 def test_odd_json(stand: Stand, path: str) -> None:
-    @effort(20)
+    @effort(15)
     @given(body=odd_json(DOCUMENTS[path]))
     def bodies(body: bytes) -> None:
         examine(stand, path, body)

@@ -69,7 +69,7 @@ def test_a_target_that_is_no_url_is_not_found(stand: Stand, method: str, target:
 PASSED_ON = [f"{BASE}/{path}" for path in ("v1/models/m", "agents/a/v1/models/m", "v1/models", CHAT)]
 
 
-@effort(50)
+@effort(25)
 @given(method=st.sampled_from(["GET", "POST"]), target=twisted_targets(PASSED_ON))
 def test_any_target(stand: Stand, method: str, target: str) -> None:
     line = f"{method} {target.replace(ID, stand.session_id)} HTTP/1.1\r\n".encode("latin-1", "replace")

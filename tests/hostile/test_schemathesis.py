@@ -87,7 +87,7 @@ def http() -> Iterator[requests.Session]:
         yield session
 
 
-@effort(60)
+@effort(50)
 @given(case=cases(), known=st.integers(0, 7))
 def test_answers_are_as_described(served: Background[Served], http: requests.Session, case: Case, known: int) -> None:
     base = f"http://127.0.0.1:{served.value.port}"

@@ -27,8 +27,10 @@ _SECURITY: Final[dict[str, Any]] = {
 def openapi_document() -> bytes:
     """The contract as OpenAPI 3.1, compact JSON; the same for every gateway of this version."""
     paths: dict[str, dict[str, Any]] = {}
+    shared: dict[str, Any] = {}
     for operation in operations():
         paths.setdefault(operation.path, {})[operation.method] = operation.spelled()
+        shared |= {answer.name: answer.spelled() for answer in operation.answers.values() if answer.name}
     return json.encode(
         {
             "openapi": "3.1.0",
@@ -36,6 +38,10 @@ def openapi_document() -> bytes:
             # Keys are asked for only where the server was given some.
             "security": [{}, *({name: []} for name in _SECURITY)],
             "paths": paths,
-            "components": {"schemas": component_schemas(), "securitySchemes": _SECURITY},
+            "components": {
+                "schemas": component_schemas(),
+                "responses": dict(sorted(shared.items())),
+                "securitySchemes": _SECURITY,
+            },
         }
     )

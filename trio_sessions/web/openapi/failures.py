@@ -32,13 +32,16 @@ _AGAIN: Final = "Seconds after which to try again."
 _WITHOUT_BODY: Final = frozenset({431})
 
 
-def _answers(*statuses: int, schema: Schema, schemas: Mapping[int, Schema] | None = None) -> Mapping[Status, Answer]:
+def _answers(
+    family: str, *statuses: int, schema: Schema, schemas: Mapping[int, Schema] | None = None
+) -> Mapping[Status, Answer]:
     schemas = schemas or {}
     return {
         status: Answer(
             _MEANINGS[status],
             {} if status in _WITHOUT_BODY else {JSON: schemas.get(status, schema)},
             {"retry-after": _AGAIN} if status in (429, 503) else {},
+            name=f"{family}{status}",
         )
         for status in sorted(statuses)
     }
@@ -48,13 +51,13 @@ _ERROR: Final = named("Error")
 # An engine's own refusal is passed on to clients that speak its language.
 _CHAT_REFUSAL: Final = {"anyOf": [_ERROR, named("OpenAIError"), named("EngineRefusal")]}
 
-CONTROL: Final = _answers(*_ANYWHERE, schema=_ERROR)
+CONTROL: Final = _answers("Plain", *_ANYWHERE, schema=_ERROR)
 """Of every route that asks no engine."""
 
-SAMPLES: Final = _answers(400, 404, *_ANYWHERE, schema=_ERROR)
+SAMPLES: Final = _answers("Plain", 400, 404, *_ANYWHERE, schema=_ERROR)
 """Of the samples, but for the status that has its reason as text."""
 
-PROXY: Final = _answers(404, 502, *_ANYWHERE, schema={"anyOf": [_ERROR, named("EngineRefusal")]})
+PROXY: Final = _answers("Engine", 404, 502, *_ANYWHERE, schema={"anyOf": [_ERROR, named("EngineRefusal")]})
 """Of what is passed on; they may be the engine's as well, and every other answer is."""
 
 
@@ -88,4 +91,4 @@ def failures_of_turns(dialect: str) -> Mapping[Status, Answer]:
     """
     shape = _SHAPES[dialect]
     statuses = {400, 404, 409, 500, 502, *_ANYWHERE} - shape.without
-    return _answers(*statuses, schema=shape.error, schemas=shape.refusals)
+    return _answers(dialect.capitalize(), *statuses, schema=shape.error, schemas=shape.refusals)

@@ -72,11 +72,13 @@ class Answer:
         description: when it is given.
         content: schemas by media type; a media type without one is bytes. Nothing where the body is the engine's.
         headers: descriptions of headers of ours, by name; their values are numbers.
+        name: among the document's components, of one that many operations have; empty for one of its own.
     """
 
     description: str
     content: Mapping[str, Schema | None] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
 
     def spelled(self) -> dict[str, Any]:
         """The response object."""
@@ -143,7 +145,10 @@ class Operation:
             spelled["parameters"] = [parameter.spelled() for parameter in self.parameters]
         if self.body is not None:
             spelled["requestBody"] = self.body.spelled()
-        spelled["responses"] = {str(status): answer.spelled() for status, answer in self.answers.items()}
+        spelled["responses"] = {
+            str(status): {"$ref": f"#/components/responses/{answer.name}"} if answer.name else answer.spelled()
+            for status, answer in self.answers.items()
+        }
         return spelled
 
 
