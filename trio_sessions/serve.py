@@ -18,6 +18,7 @@ import structlog
 import trio
 
 from trio_sessions.config import IN_MEMORY, Settings
+from trio_sessions.engine.probe import warn_unless_answering
 from trio_sessions.engine.sglang import SGLangEngine
 from trio_sessions.hosting import AppServer, ConnectionLimits, Room, WholeRequests, bind, server_tls, url_of
 from trio_sessions.observe import Metrics
@@ -31,6 +32,7 @@ from trio_sessions.store import JournalIdentity, MemoryStore, Store
 from trio_sessions.store.sqlite import SqliteStore
 from trio_sessions.web.app import create_app
 from trio_sessions.web.guard import Guard, Neighbours
+from trio_sessions.web.refusals import refusal
 
 if TYPE_CHECKING:
     import ssl
@@ -47,6 +49,7 @@ __all__ = [
     "run_embedded_engine",
     "serve",
     "store_of",
+    "try_engine",
     "watch_signals",
 ]
 
@@ -111,6 +114,7 @@ async def serve(
                 stop = trio.Event()
                 server = AppServer(gateway_app(gateway), listener, tls=tls, limits=connection_limits(gateway))
                 await services.start(watch_signals, stop, services.cancel_scope)
+                services.start_soon(try_engine, settings)
                 running = Running(
                     base_url=url_of(listener, tls=tls is not None),
                     engine_url=engine_url,
@@ -168,6 +172,13 @@ async def store_of(
     )
     async with SqliteStore.open(path, identity, durability=settings.durability, metrics=metrics) as store:
         yield store
+
+
+async def try_engine(settings: Settings) -> None:
+    """Log a warning if the engine that ``settings`` name does not answer; the embedded one is known to."""
+    if settings.engine is not None:
+        async with engine_at(settings.engine, settings) as engine:
+            await warn_unless_answering(engine, settings.engine)
 
 
 async def answer_until(
@@ -232,7 +243,8 @@ def gateway_app(
         behind(create_app(gateway)),
         max_body_bytes=gateway.settings.max_body_bytes,
         body_timeout=gateway.settings.body_timeout,
-        refused=gateway.metrics.count_refused,
+        refuse=refusal,
+        on_limit=gateway.metrics.count_refused,
     )
     if not gateway.keys:
         return app

@@ -13,7 +13,7 @@ from trio_sessions.errors import PermissionDenied, Unauthenticated
 from trio_sessions.service.keys import DrawnToken, draw_token
 from trio_sessions.testing.engine import ScriptedEngine, chat_answer
 from trio_sessions.web.access import AUDIENCES, Audience
-from trio_sessions.web.turns import TURN_ROUTES
+from trio_sessions.web.dialects.routes import COUNTS, DIALECTS
 
 KEY, OTHER_KEY = "a-key-of-24-characters-x", "another-key-of-some-more"
 METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
@@ -38,7 +38,15 @@ async def opened(served: Served, token: DrawnToken = TOKEN) -> Session:
 
 def _wanted() -> dict[str, Audience]:
     rules = {rule: audience for rule, audience in AUDIENCES.items() if "<path:path>" not in rule}
-    below = [*TURN_ROUTES, "v1/models", "flush_cache", "agents/a/v1/models", f"agents/a/{CHAT}", "agents/a/samples"]
+    below = [
+        *DIALECTS,
+        *COUNTS,
+        "v1/models",
+        "flush_cache",
+        "agents/a/v1/models",
+        f"agents/a/{CHAT}",
+        "agents/a/samples",
+    ]
     agents = dict.fromkeys((f"/sessions/<session_id>/{path}" for path in below), Audience.AGENT)
     others = dict.fromkeys(("/sessions/<session_id>/", "/nope", f"/{CHAT}"), Audience.OPERATOR)
     return {**rules, **agents, **others}

@@ -69,8 +69,9 @@ class Cluster:
 async def cluster(
     workers: int = 2,
     *,
-    engines: Sequence[ScriptedEngine] | None = None,
+    engines: Sequence[Any] | None = None,
     urls: Sequence[str] | None = None,
+    patience: float = LIMIT_SECONDS,
     **settings: Any,
 ) -> AsyncIterator[Cluster]:
     """Workers until the end of the block.
@@ -79,10 +80,11 @@ async def cluster(
         workers: how many.
         engines: one for each.
         urls: where each is said to be, if that is not where it is.
+        patience: seconds that the block may take.
         **settings: those of ``Settings``.
     """
     engines = engines or [ScriptedEngine() for _ in range(workers)]
-    with trio.fail_after(LIMIT_SECONDS), ExitStack() as ports:
+    with trio.fail_after(patience), ExitStack() as ports:
         listeners = [ports.enter_context(bind("127.0.0.1", 0)) for _ in range(workers)]
         told = urls or [url_of(listener) for listener in listeners]
         drawn = itertools.count(2**127 + 12345)

@@ -11,6 +11,7 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.web.shapes import SHAPES, text_in
 from tests.web.support import (
     CHAT,
     Session,
@@ -398,6 +399,20 @@ async def test_a_request_is_passed_on_once() -> None:
         answer = await through.chat(user("a"), headers={HOP_HEADER.decode(): SECRET})
         assert error_text(answer, 421) == "worker 0 does not have this session"
         assert await through.records() == []
+
+
+@pytest.mark.parametrize(("path", "shape"), SHAPES.items())
+async def test_who_is_refused_by_a_worker_reads_it_in_the_words_of_its_api(path: str, shape: str) -> None:
+    async with cluster() as made:
+        _, through = await made.session(1)
+        client, target = made.served[0].client, f"{through.path}/{path}"
+        answer = await client.post(target, json={}, headers={HOP_HEADER.decode(): SECRET})
+        assert answer.status_code == 421
+        assert text_in(answer.json(), shape) == "worker 0 does not have this session"
+        made.tell(1, up=False)
+        answer = await client.post(target, json={})
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert "worker 1" in text_in(answer.json(), shape)
 
 
 async def test_only_workers_can_say_that_a_request_was_passed_on() -> None:

@@ -3,6 +3,7 @@
 from trio_sessions.hosting.address import bind, listen, url_of
 from trio_sessions.hosting.fate import ConnectionFate, fate_of
 from trio_sessions.hosting.limits import ConnectionLimit, ConnectionLimits, Room
+from trio_sessions.hosting.refusal import Refusal
 from trio_sessions.hosting.server import AppServer, hypercorn_config
 from trio_sessions.hosting.tls import server_tls
 from trio_sessions.hosting.whole import WholeRequests
@@ -12,6 +13,7 @@ __all__ = [
     "ConnectionFate",
     "ConnectionLimit",
     "ConnectionLimits",
+    "Refusal",
     "Room",
     "WholeRequests",
     "bind",

@@ -38,8 +38,11 @@ ALLOWED_PATHS: Final = frozenset(
     }
 )
 _MODEL: Final = re.compile(r"v1/models/[^?#]+")
-# Empty and dot segments, back slashes, control characters, and slashes that were hidden by encoding.
-_AMBIGUOUS: Final = re.compile(r"//|/\.\.?(/|$)|[\\\x00-\x1f\x7f]|%2f|%5c|^\*$", re.IGNORECASE)
+# Empty and dot segments, which some servers see in ``..;x`` too, back slashes, control characters, and slashes that
+# were hidden by encoding.
+_AMBIGUOUS: Final = re.compile(r"//|/\.\.?([/;]|$)|[\\\x00-\x1f\x7f]|%2f|%5c|^\*$", re.IGNORECASE)
+# What is left of them when they were encoded twice, for a server that decodes twice.
+_ENCODED_TWICE: Final = re.compile(r"%2e", re.IGNORECASE)
 
 
 def _reason(method: str, path: str) -> str:
@@ -91,7 +94,8 @@ class EngineProxy:
         """
         path = unquote(request.path)
         allowed = self._open or path in ALLOWED_PATHS or _MODEL.fullmatch(path) is not None
-        if not allowed or _AMBIGUOUS.search(request.path) or _AMBIGUOUS.search(f"/{path}"):
+        ambiguous = _AMBIGUOUS.search(request.path) or _AMBIGUOUS.search(f"/{path}") or _ENCODED_TWICE.search(path)
+        if not allowed or ambiguous:
             raise NotProxied(f"not found: {request.method} {path} {_reason(request.method, path)}")
         with self._registry.running(session):
             async with session.request_nursery(), self._admission.place(session):

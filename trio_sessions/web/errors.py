@@ -34,9 +34,8 @@ from trio_sessions.errors import (
 from trio_sessions.observe import Metrics
 from trio_sessions.service.failure import Failure
 from trio_sessions.service.limits import limit_of
-from trio_sessions.service.replies import Reply, json_reply
 
-__all__ = ["STATUS", "advice_on", "error_reply", "failure_of", "reply_for", "reply_to", "status_of"]
+__all__ = ["STATUS", "advice_on", "failure_of", "status_of"]
 
 STATUS: Final[Mapping[type[SessionError], int]] = {
     InvalidRequest: 400,
@@ -110,18 +109,3 @@ def advice_on(failure: Failure) -> Headers:
     if failure.retry_after is not None:
         return (("retry-after", str(failure.retry_after)),)
     return _RETRY_SOON if failure.status == 503 else ()
-
-
-def reply_for(error: Exception, *, path: str, metrics: Metrics) -> Reply:
-    """The reply of a route that raised ``error``, outside of turns."""
-    return reply_to(failure_of(error, path=path, metrics=metrics))
-
-
-def reply_to(failure: Failure) -> Reply:
-    """The reply of a route that failed, outside of turns."""
-    return json_reply({"error": failure.text}, status=failure.status, headers=advice_on(failure))
-
-
-def error_reply(status: int, text: str) -> Reply:
-    """``{"error": text}``."""
-    return json_reply({"error": text}, status=status, headers=_RETRY_SOON if status == 503 else ())

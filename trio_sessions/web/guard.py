@@ -19,8 +19,8 @@ from trio_sessions.observe import Metrics
 from trio_sessions.service.keys import ApiKeys
 from trio_sessions.service.replies import Reply
 from trio_sessions.web.access import Admitted, Judge, RawHeaders, Refused
-from trio_sessions.web.errors import failure_of, reply_to
-from trio_sessions.web.turns import turn_failed
+from trio_sessions.web.errors import failure_of
+from trio_sessions.web.refusals import denied
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
@@ -110,7 +110,7 @@ class Guard:
 
     def _reply(self, scope: HTTPScope, error: SessionError) -> Reply:
         failure = failure_of(error, path=scope["path"], metrics=self._metrics)
-        return turn_failed(scope["method"], scope["path"], failure) or reply_to(failure)
+        return denied(scope["path"], failure)
 
 
 async def _refuse(reply: Reply, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:

@@ -20,9 +20,10 @@ from trio_sessions.engine.headers import HOP_BY_HOP
 from trio_sessions.errors import InvalidRequest
 from trio_sessions.observe import METRICS_CONTENT_TYPE
 from trio_sessions.service.gateway import Gateway
-from trio_sessions.web.errors import error_reply, status_of
+from trio_sessions.web.errors import status_of
 from trio_sessions.web.listing import merged_pages, page_of, read_page
 from trio_sessions.web.paths import routed
+from trio_sessions.web.refusals import refused
 from trio_sessions.workers.address import advertised_host
 from trio_sessions.workers.exposition import merge_metrics
 from trio_sessions.workers.membership import Membership
@@ -138,7 +139,8 @@ class Front:
             if passed_on:
                 # Workers that disagree on whose it is would pass it on for ever.
                 _log.error("misdirected", session=session_id, owner=owner)
-                await _send_answer(send, _error(421, f"worker {self._members.index} does not have this session"))
+                text = f"worker {self._members.index} does not have this session"
+                await _send_answer(send, _error(path, 421, text))
             else:
                 await self._pass_on(owner, scope, receive, send)
         elif path == "/sessions" and scope["method"] == "POST":
@@ -182,14 +184,14 @@ class Front:
             # Where the answer had begun, the server closes the connection for want of an end, and the client knows.
             if not began:
                 text = f"worker {owner}, which has this session, is down; the sessions it had are lost"
-                await _send_answer(send, _error(503, text))
+                await _send_answer(send, _error(scope["path"], 503, text))
 
     async def _create(
         self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable, *, here: bool
     ) -> None:
         body = await _body(receive)
         order = (self._members.index,) if here else self._placement.draw(self._members.up)
-        answer = _error(503, "no worker takes sessions now")
+        answer = _error(scope["path"], 503, "no worker takes sessions now")
         async with _attended(receive):
             for index in order:
                 if index == self._members.index:
@@ -240,7 +242,7 @@ class Front:
         try:
             page = read_page(query)
         except InvalidRequest as error:
-            return _error(status_of(error), str(error))
+            return _error("/sessions", status_of(error), str(error))
         here = self._gateway.registry.list(after=page.after, limit=page.limit + 1)
         pages = {self._members.index: page_of(here, page)}
         target = f"/sessions?{page.query}".encode()
@@ -258,7 +260,7 @@ class Front:
         missing = [str(index) for index in range(len(self._members.urls)) if index not in pages]
         if missing:
             # Whoever looks for what is left behind must not take a part for the whole.
-            return _error(503, f"worker {', '.join(missing)} does not say which sessions it has")
+            return _error("/sessions", 503, f"worker {', '.join(missing)} does not say which sessions it has")
         return _json(merged_pages(list(pages.values()), page))
 
     async def _metrics(self) -> _Answer:
@@ -341,8 +343,8 @@ def _json(value: Any) -> _Answer:
     return _Answer(200, _about("application/json", body), body)
 
 
-def _error(status: int, text: str) -> _Answer:
-    reply = error_reply(status, text)
+def _error(path: str, status: int, text: str) -> _Answer:
+    reply = refused(path, status, text)
     headers = [(name.encode(), value.encode()) for name, value in reply.headers]
     return _Answer(reply.status, [*headers, (b"content-length", str(len(reply.body)).encode())], reply.body)
 

@@ -24,7 +24,7 @@ import trio
 from trio_sessions.config import Settings
 from trio_sessions.errors import AddressInUse, ConfigurationError, LibraryMissing
 from trio_sessions.hosting import bind, listen, url_of
-from trio_sessions.serve import Running, run_embedded_engine, watch_signals
+from trio_sessions.serve import Running, run_embedded_engine, try_engine, watch_signals
 from trio_sessions.service.keys import with_keys_of_file
 from trio_sessions.workers.address import neighbour_url
 from trio_sessions.workers.link import (
@@ -156,6 +156,7 @@ class _Supervisor:
             for worker in self._workers:
                 await worker.serving.wait()
             await services.start(watch_signals, self._stop, services.cancel_scope)
+            services.start_soon(try_engine, settings)
             running = Running(
                 base_url=url_of(self._public),
                 engine_url=self._engine_url,
