@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 START_SECONDS = 60
 STOP_SECONDS = 30
-_URL = re.compile(r"http://127\.0\.0\.1:\d+")
+_URL = re.compile(r"https?://127\.0\.0\.1:\d+")
 
 
 @dataclass

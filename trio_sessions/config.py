@@ -10,13 +10,15 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 from trio_sessions.core import json
-from trio_sessions.core.history import OnToolsChange, OnTruncated, SeamPolicy
+from trio_sessions.core.credentials import hashed_key
+from trio_sessions.core.history import MAX_NODES, OnToolsChange, OnTruncated, SeamPolicy
 from trio_sessions.core.request import RequestPolicy
 from trio_sessions.errors import ConfigurationError
 
@@ -51,6 +53,8 @@ _MOST_SECONDS: Final = 30 * 24 * 3600
 _MOST_MIB: Final = 1024 * 1024
 _MOST_SESSIONS: Final = 100_000_000
 _MOST_WORKERS: Final = 256
+_MOST_COUNT: Final = 10**9
+_MOST_TOKENS: Final = 10**12
 _INSTANCE_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -81,6 +85,13 @@ class Settings:
         workers: processes that serve behind that port, each with sessions of its own.
         worker_port_base: each of several workers also listens on a port of its own: this one and those behind it, or
             free ones if None.
+        api_key: keys that open the gateway; with none, and no ``api_key_file``, it is open to whoever reaches it. They
+            are hashed at once and kept as ``sha256:`` and 64 hex digits, which is also how they may be given.
+        api_key_file: file with more keys, one a line; read when serving starts.
+        insecure: listen on an address that other machines reach although there are no keys.
+        tls_cert: PEM file with a certificate, and those between it and its root, to serve https.
+        tls_key: PEM file with its private key, not encrypted.
+        tls_ca: PEM file with certificates; clients must show one that these have signed.
         engine: base URL of the inference engine; None starts the embedded one.
         tokenizer: ``builtin``, a folder, or a hub id.
         family: what a probe of the chat template cannot find out: pinned kwargs, formats without a template.
@@ -116,6 +127,14 @@ class Settings:
             nothing is a 400; None for no limit.
         session_deadline: seconds after which a session takes no more turns and those that run are cancelled; None for
             never.
+        max_turns: most turns and proxied requests that run at a time, in each worker.
+        max_session_turns: most of them in one session, those that wait included.
+        turn_queue: most that wait for their turn, in each worker; more are a 429.
+        turn_queue_timeout: seconds that one waits at most, until it is a 429.
+        max_messages: most messages of a request.
+        max_nodes: most nodes of a tree session.
+        max_session_tokens: most ids that a session stores, over all its turns; answers that come meanwhile are kept.
+        max_json_values: about the most values that a request's JSON may have.
         retry_window: seconds for which a committed answer is given again to a request that says it is a retry.
         retry_linger: seconds for which a turn goes on whose client has gone, where the request said that it may be
             retried: a retry within that time joins it.
@@ -128,6 +147,11 @@ class Settings:
             with ids, and passes on what is sampled as it comes; where the engine refuses that, answers are whole.
         stream_keep_alive: seconds between signs of life in a stream that waits for the engine.
         max_body_mb: largest request body, in MiB.
+        body_timeout: seconds in which a request's body has to arrive behind its head.
+        header_timeout: seconds in which a request's head has to arrive, from its first byte on, and seconds until a new
+            connection that sends nothing is closed.
+        send_timeout: seconds after which a connection is closed whose client takes nothing of its answer.
+        max_connections: most connections that are served at a time, in each worker.
         max_answer_mb: largest body that the engine may answer with, in MiB.
         open_proxy: proxy every path to the engine, not only the allow-list.
         drain_timeout: seconds that running turns get to finish at shutdown.
@@ -139,6 +163,12 @@ class Settings:
     port: int = 8700
     workers: int = 1
     worker_port_base: int | None = None
+    api_key: tuple[str, ...] = field(default=(), repr=False)
+    api_key_file: Path | None = None
+    insecure: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
     engine: str | None = None
     tokenizer: str = BUILTIN_TOKENIZER
     family: str = "auto"
@@ -165,6 +195,14 @@ class Settings:
     max_memory_mb: float = 4096.0
     max_seq_len: int | None = None
     session_deadline: float | None = None
+    max_turns: int = 1024
+    max_session_turns: int = 64
+    turn_queue: int = 1024
+    turn_queue_timeout: float = 120.0
+    max_messages: int = 10_000
+    max_nodes: int = MAX_NODES
+    max_session_tokens: int = 100_000_000
+    max_json_values: int = 200_000
     retry_window: float = 60.0
     retry_linger: float = 0.0
     on_delete: OnDelete = "answer"
@@ -173,6 +211,10 @@ class Settings:
     stream: StreamMode = "buffered"
     stream_keep_alive: float = 10.0
     max_body_mb: float = 64.0
+    body_timeout: float = 60.0
+    header_timeout: float = 30.0
+    send_timeout: float = 300.0
+    max_connections: int = 4096
     max_answer_mb: float = 1024.0
     open_proxy: bool = False
     drain_timeout: float = 30.0
@@ -184,6 +226,14 @@ class Settings:
         _require_between("--workers", self.workers, 1, _MOST_WORKERS)
         if self.worker_port_base is not None:
             _require_ports(self.worker_port_base, self.workers, self.port)
+        object.__setattr__(self, "api_key", _hashed(self.api_key))
+        _require_text("--host", self.host)
+        _require(
+            self.guarded or self.insecure or _is_loopback(self.host),
+            f"--host {self.host} can be reached from other machines, and without keys whoever reaches the gateway may "
+            "do everything: give --api-key KEY (or --api-key-file), or --insecure if the network is yours alone",
+        )
+        _require_tls(self)
         _require(self.mode in get_args(Mode), f"--mode must be linear or tree, got {self.mode}")
         _require(self.store != "", "--store must be a file or memory")
         _require(
@@ -220,6 +270,14 @@ class Settings:
         )
         if self.session_deadline is not None:
             _require_between("--session-deadline", self.session_deadline, 0.001, _MOST_SECONDS)
+        _require_between("--max-turns", self.max_turns, 1, _MOST_COUNT)
+        _require_between("--max-session-turns", self.max_session_turns, 1, _MOST_COUNT)
+        _require_between("--turn-queue", self.turn_queue, 0, _MOST_COUNT)
+        _require_between("--turn-queue-timeout", self.turn_queue_timeout, 0, _MOST_SECONDS)
+        _require_between("--max-messages", self.max_messages, 1, _MOST_COUNT)
+        _require_between("--max-nodes", self.max_nodes, 1, _MOST_COUNT)
+        _require_between("--max-session-tokens", self.max_session_tokens, 1, _MOST_TOKENS)
+        _require_between("--max-json-values", self.max_json_values, 1000, _MOST_COUNT)
         _require_between("--retry-window", self.retry_window, 0, _MOST_SECONDS)
         _require_between("--retry-linger", self.retry_linger, 0, _MOST_SECONDS)
         _require(self.on_delete in get_args(OnDelete), f"--on-delete must be answer or cancel, got {self.on_delete}")
@@ -228,9 +286,12 @@ class Settings:
         _require(self.stream in get_args(StreamMode), f"--stream must be buffered or real, got {self.stream}")
         _require_between("--stream-keep-alive", self.stream_keep_alive, 0.01, _MOST_SECONDS)
         _require_between("--max-body-mb", self.max_body_mb, 0.0001, _MOST_MIB)
+        _require_between("--body-timeout", self.body_timeout, 0.001, _MOST_SECONDS)
+        _require_between("--header-timeout", self.header_timeout, 0.001, _MOST_SECONDS)
+        _require_between("--send-timeout", self.send_timeout, 0.001, _MOST_SECONDS)
+        _require_between("--max-connections", self.max_connections, 1, _MOST_COUNT)
         _require_between("--max-answer-mb", self.max_answer_mb, 0.0001, _MOST_MIB)
         _require_between("--drain-timeout", self.drain_timeout, 0, _MOST_SECONDS)
-        _require_text("--host", self.host)
         _require_text("--lora", self.lora or "")
         _require_json("--chat-template-kwargs", self.chat_template_kwargs)
         object.__setattr__(self, "chat_template_kwargs", MappingProxyType(dict(self.chat_template_kwargs)))
@@ -249,6 +310,11 @@ class Settings:
                 _INSTANCE_ID.fullmatch(self.instance_id) is not None,
                 f"--instance-id must be 32 lowercase hex digits, got {self.instance_id!r}",
             )
+
+    @property
+    def guarded(self) -> bool:
+        """Whether requests need a key or a token."""
+        return bool(self.api_key) or self.api_key_file is not None
 
     @property
     def max_body_bytes(self) -> int:
@@ -306,6 +372,39 @@ def _require_ports(base: int, workers: int, port: int) -> None:
     _require(
         not base <= port <= last,
         f"--worker-port-base {base} gives workers the ports {base} to {last}, which include --port {port}",
+    )
+
+
+def _hashed(keys: tuple[str, ...]) -> tuple[str, ...]:
+    _require(not isinstance(keys, str), "--api-key must be several keys, not one text")
+    try:
+        return tuple(map(hashed_key, keys))
+    except ValueError as error:
+        raise ConfigurationError(f"--api-key: a key {error}") from None
+
+
+def _is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        # Where a name leads is for others to say.
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def _require_tls(settings: Settings) -> None:
+    _require(
+        (settings.tls_cert is None) == (settings.tls_key is None),
+        "--tls-cert and --tls-key need each other: a certificate and its private key",
+    )
+    _require(settings.tls_ca is None or settings.tls_cert is not None, "--tls-ca needs --tls-cert and --tls-key")
+    _require(
+        settings.tls_cert is None or settings.workers == 1,
+        f"--tls-cert serves from one process, and --workers is {settings.workers}: workers ask each other without TLS; "
+        "use --workers 1, or put a proxy that does TLS in front",
     )
 
 

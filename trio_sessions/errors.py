@@ -15,13 +15,17 @@ __all__ = [
     "ClientDisconnected",
     "ConfigurationError",
     "ContextOverflow",
+    "EngineTimedOut",
     "EngineUnreachable",
     "InvalidRequest",
     "LibraryMissing",
     "MatcherFailed",
     "MemoryExhausted",
+    "NestedTooDeeply",
     "NodeCapReached",
     "NotProxied",
+    "Overloaded",
+    "PermissionDenied",
     "PrefixMismatch",
     "PreviousResponseNotFound",
     "RenderingChanged",
@@ -31,12 +35,19 @@ __all__ = [
     "SessionError",
     "SessionExpired",
     "SessionNotFound",
+    "SessionTokensReached",
     "SessionUnreadable",
     "StoreUnavailable",
     "TokenizationFailed",
+    "TooManyMessages",
+    "TooManySessionTurns",
     "TooManySessions",
+    "TooManyValues",
     "TruncatedGeneration",
     "TurnCancelled",
+    "TurnQueueFull",
+    "TurnQueueTimeout",
+    "Unauthenticated",
 ]
 
 
@@ -99,16 +110,32 @@ class StoreUnavailable(SessionError):
     code: ClassVar[str] = "store_unavailable"
 
 
-class TooManySessions(SessionError):
-    """There are as many sessions as there may be; deleting one makes room."""
+class Unauthenticated(SessionError):
+    """The request needs a key, and has none or a wrong one."""
 
-    code: ClassVar[str] = "too_many_sessions"
+    # OpenAI's word for it, which its clients look for.
+    code: ClassVar[str] = "invalid_api_key"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no valid API key: send the header 'authorization: Bearer KEY' or 'x-api-key: KEY' with a key of this "
+            "gateway (--api-key), or, for the model routes of a session, with the token that POST /sessions gave"
+        )
 
 
-class MemoryExhausted(SessionError):
-    """The sessions that are in use take all the memory they may have; it may be free again later."""
+class PermissionDenied(SessionError):
+    """The request has the token of a session, which does not open what it asks for.
 
-    code: ClassVar[str] = "memory_exhausted"
+    The same for a session that does not exist as for another one that does.
+    """
+
+    code: ClassVar[str] = "permission_denied"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this session token does not open that: a token opens the model routes of its own session, such as "
+            "/sessions/{id}/v1/chat/completions, as long as the session exists; everything else needs an API key"
+        )
 
 
 class InvalidRequest(SessionError):
@@ -126,6 +153,46 @@ class PreviousResponseNotFound(InvalidRequest):
         super().__init__(
             f"Previous response with id '{response_id}' not found. The session does not have it, or no longer: send "
             "the whole conversation as input"
+        )
+
+
+class NestedTooDeeply(InvalidRequest):
+    """The request's JSON is nested deeper than anything that is served."""
+
+    code: ClassVar[str] = "nested_too_deeply"
+
+
+class TooManyValues(InvalidRequest):
+    """The request's JSON has more values than the launch allows."""
+
+    code: ClassVar[str] = "too_many_values"
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            f"the request body has more than {most} JSON values (--max-json-values): send what is long as text"
+        )
+
+
+class TooManyMessages(InvalidRequest):
+    """The request has more messages than the launch allows."""
+
+    code: ClassVar[str] = "too_many_messages"
+
+    def __init__(self, messages: int, most: int) -> None:
+        super().__init__(
+            f"the request has {messages} messages, {most} are allowed (--max-messages): shorten the conversation"
+        )
+
+
+class SessionTokensReached(InvalidRequest):
+    """The session stores as many token ids as it may, or would with this turn's prompt."""
+
+    code: ClassVar[str] = "session_tokens_reached"
+
+    def __init__(self, *, stored: int, added: int, most: int) -> None:
+        super().__init__(
+            f"the session stores {stored} tokens and the prompt adds {added}, {most} are allowed "
+            "(--max-session-tokens): start another session"
         )
 
 
@@ -239,6 +306,15 @@ class EngineUnreachable(SessionError):
         self.kind = kind
 
 
+class EngineTimedOut(EngineUnreachable):
+    """The engine did not answer within the time that it has."""
+
+    code: ClassVar[str] = "engine_timed_out"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__("ReadTimeout", f"the engine did not answer within {seconds:g} s")
+
+
 class SampleAssemblyFailed(SessionError):
     """What was recorded of a session cannot be made into training samples; asking again unchanged cannot help."""
 
@@ -261,3 +337,48 @@ class ServerDraining(SessionError):
     """The server is shutting down and takes no more turns."""
 
     code: ClassVar[str] = "server_draining"
+
+
+class Overloaded(SessionError):
+    """There is no room for the request now, and may be later.
+
+    Attributes:
+        retry_after: after how many seconds to try again, at least 1.
+    """
+
+    code: ClassVar[str] = "overloaded"
+
+    def __init__(self, text: str, *, retry_after: int) -> None:
+        # Some agents read the delay in the text, in these words.
+        super().__init__(f"{text}; try again in {retry_after}s")
+        self.retry_after = retry_after
+
+
+class TooManySessions(Overloaded):
+    """There are as many sessions as there may be; deleting one makes room."""
+
+    code: ClassVar[str] = "too_many_sessions"
+
+
+class MemoryExhausted(Overloaded):
+    """The sessions that are in use take all the memory they may have."""
+
+    code: ClassVar[str] = "memory_exhausted"
+
+
+class TooManySessionTurns(Overloaded):
+    """The session runs as many turns as it may."""
+
+    code: ClassVar[str] = "too_many_session_turns"
+
+
+class TurnQueueFull(Overloaded):
+    """As many turns run as may, and as many wait for their place as may."""
+
+    code: ClassVar[str] = "turn_queue_full"
+
+
+class TurnQueueTimeout(Overloaded):
+    """The turn waited for its place as long as it may."""
+
+    code: ClassVar[str] = "turn_queue_timeout"

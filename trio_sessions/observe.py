@@ -13,12 +13,13 @@ from contextlib import suppress
 from typing import Any, Final, Literal, TextIO, get_args
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from trio_sessions.config import LogFormat, LogLevel
 from trio_sessions.core.boundary import BoundaryKind
+from trio_sessions.core.compare import MismatchType
 
-__all__ = ["METRICS_CONTENT_TYPE", "LogWriter", "Metrics", "TurnOutcome", "configure_logging"]
+__all__ = ["METRICS_CONTENT_TYPE", "Limit", "LogWriter", "Metrics", "TurnOutcome", "configure_logging"]
 
 METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -31,6 +32,29 @@ TurnOutcome = Literal[
     "engine_error",  # the engine answered an error, nothing usable, or not at all
     "cancelled",  # the client went away, the server shut down, or the session's time was over
     "failed",  # a defect of ours or of the configuration
+]
+
+Denial = Literal["invalid_api_key", "permission_denied"]
+Limit = Literal[
+    "sessions",
+    "memory",
+    "turns",  # the queue for turns was full
+    "turn_queue_timeout",
+    "session_turns",
+    "messages",
+    "nodes",
+    "session_tokens",
+    "session_deadline",
+    "seq_len",
+    "json_depth",
+    "json_values",
+    "body",
+    "body_timeout",
+    "header",  # the head of a request was too large
+    "header_timeout",
+    "send_timeout",
+    "connections",
+    "engine_timeout",
 ]
 
 _ENGINE_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
@@ -47,6 +71,16 @@ class Metrics:
         # A rate needs the zero before the first.
         self._turns = {outcome: self.turns.labels(outcome) for outcome in get_args(TurnOutcome)}
         self.turns_in_flight = Gauge("trio_sessions_turns_in_flight", "Turns being handled.", registry=self.registry)
+        self.turns_waiting = Gauge(
+            "trio_sessions_turns_waiting", "Turns and proxied requests that wait for a place.", registry=self.registry
+        )
+        self.refused = Counter(
+            "trio_sessions_refused",
+            "Requests and connections that a limit refused or ended.",
+            ["limit"],
+            registry=self.registry,
+        )
+        self._refused = {limit: self.refused.labels(limit) for limit in get_args(Limit)}
         self.engine_seconds = Histogram(
             "trio_sessions_engine_seconds",
             "Time an engine call of a turn took.",
@@ -65,7 +99,20 @@ class Metrics:
             buckets=_LAG_BUCKETS,
             registry=self.registry,
         )
+        self.tasks = Gauge(
+            "trio_sessions_tasks",
+            "Trio tasks that live in the process, looked at every second.",
+            registry=self.registry,
+        )
         self.sessions_open = Gauge("trio_sessions_sessions_open", "Sessions that exist.", registry=self.registry)
+        self.denied = Counter(
+            "trio_sessions_denied",
+            "Requests without a credential that opens what they ask for, by code.",
+            ["code"],
+            registry=self.registry,
+        )
+        for code in get_args(Denial):
+            self.denied.labels(code)
         self.sessions_in_memory = Gauge(
             "trio_sessions_sessions_in_memory",
             "Sessions that are in memory; the others are in the journal until they are used.",
@@ -126,7 +173,8 @@ class Metrics:
             ["type"],
             registry=self.registry,
         )
-
+        for mismatch in get_args(MismatchType):
+            self.mismatches.labels(mismatch)
         self.boundary_events = Counter(
             "trio_sessions_boundary_events",
             "What was declared at the seams before committed turns.",
@@ -135,10 +183,16 @@ class Metrics:
         )
         for kind in get_args(BoundaryKind):
             self.boundary_events.labels(kind)
+        # Memory, descriptors and processor time, under the names that all clients of Prometheus use.
+        ProcessCollector(registry=self.registry)
 
     def count_turn(self, outcome: TurnOutcome) -> None:
         """One more turn ended with ``outcome``."""
         self._turns[outcome].inc()
+
+    def count_refused(self, limit: Limit) -> None:
+        """One more request or connection was refused, or ended, by ``limit``."""
+        self._refused[limit].inc()
 
     def render(self) -> bytes:
         """The text exposition format."""

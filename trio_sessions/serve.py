@@ -18,34 +18,41 @@ import structlog
 import trio
 
 from trio_sessions.config import IN_MEMORY, Settings
+from trio_sessions.engine.probe import warn_unless_answering
 from trio_sessions.engine.sglang import SGLangEngine
-from trio_sessions.hosting import AppServer, WholeRequests, bind, url_of
+from trio_sessions.hosting import AppServer, ConnectionLimits, Room, WholeRequests, bind, server_tls, url_of
 from trio_sessions.observe import Metrics
 from trio_sessions.render.base import Renderer
 from trio_sessions.render.fingerprint import fingerprint
 from trio_sessions.render.load import load_renderer
 from trio_sessions.service.gateway import Gateway
+from trio_sessions.service.keys import with_keys_of_file
 from trio_sessions.service.watchdog import watch_loop
 from trio_sessions.store import JournalIdentity, MemoryStore, Store
 from trio_sessions.store.sqlite import SqliteStore
 from trio_sessions.web.app import create_app
+from trio_sessions.web.guard import Guard, Neighbours
+from trio_sessions.web.refusals import refusal
 
 if TYPE_CHECKING:
+    import ssl
+
     from hypercorn.typing import ASGIFramework
 
 __all__ = [
     "Running",
     "answer_until",
+    "connection_limits",
     "engine_at",
     "gateway_app",
     "load_renderer_of",
     "run_embedded_engine",
     "serve",
     "store_of",
+    "try_engine",
     "watch_signals",
 ]
 
-_BODY_TIMEOUT_SECONDS: Final = 60.0
 # What other processes answer for this one ends when they have drained; the answers then need a moment.
 _ANSWERS_SECONDS: Final = 3.0
 
@@ -57,7 +64,7 @@ class Running:
     """A gateway that answers.
 
     Attributes:
-        base_url: where it listens, ``http://host:port``.
+        base_url: where it listens, ``http://host:port``, or ``https`` with TLS.
         engine_url: the engine it asks.
         instance_id: as in ``GET /health``.
         family: name of the renderer in use.
@@ -88,9 +95,12 @@ async def serve(
         task_status: told once they are.
 
     Raises:
-        ConfigurationError: the address, the tokenizer, the template or the matcher cannot be used.
+        ConfigurationError: the address, the keys, the certificate, the tokenizer, the template or the matcher cannot be
+            used.
         ExceptionGroup: a service crashed.
     """
+    settings = with_keys_of_file(settings)
+    tls = _tls_of(settings)
     with bind(settings.host, settings.port) as listener:
         renderer = await load_renderer_of(settings)
         async with trio.open_nursery() as services:
@@ -102,10 +112,11 @@ async def serve(
             ):
                 gateway = Gateway(settings, engine=engine, renderer=renderer, metrics=metrics, store=store)
                 stop = trio.Event()
-                server = AppServer(gateway_app(gateway), listener)
+                server = AppServer(gateway_app(gateway), listener, tls=tls, limits=connection_limits(gateway))
                 await services.start(watch_signals, stop, services.cancel_scope)
+                services.start_soon(try_engine, settings)
                 running = Running(
-                    base_url=url_of(listener),
+                    base_url=url_of(listener, tls=tls is not None),
                     engine_url=engine_url,
                     instance_id=gateway.instance_id,
                     family=renderer.name,
@@ -119,6 +130,12 @@ async def serve(
                 await answer_until(stop, gateway, [server], answering=answering)
             services.cancel_scope.cancel()
     _log.info("stopped")
+
+
+def _tls_of(settings: Settings) -> ssl.SSLContext | None:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    return server_tls(settings.tls_cert, settings.tls_key, client_ca=settings.tls_ca)
 
 
 def engine_at(url: str, settings: Settings) -> SGLangEngine:
@@ -155,6 +172,13 @@ async def store_of(
     )
     async with SqliteStore.open(path, identity, durability=settings.durability, metrics=metrics) as store:
         yield store
+
+
+async def try_engine(settings: Settings) -> None:
+    """Log a warning if the engine that ``settings`` name does not answer; the embedded one is known to."""
+    if settings.engine is not None:
+        async with engine_at(settings.engine, settings) as engine:
+            await warn_unless_answering(engine, settings.engine)
 
 
 async def answer_until(
@@ -194,22 +218,53 @@ async def answer_until(
 
 async def _watch(until: trio.CancelScope, gateway: Gateway) -> None:
     with until:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch_loop, gateway.metrics)
-            nursery.start_soon(gateway.registry.expire_idle_for_ever)
+        async with trio.open_nursery() as watching:
+            watching.start_soon(watch_loop, gateway.metrics)
+            watching.start_soon(gateway.registry.expire_idle_for_ever)
+            watching.start_soon(gateway.registry.forget_old_answers)
 
 
 def gateway_app(
-    gateway: Gateway, *, behind: Callable[[ASGIFramework], ASGIFramework] = lambda app: app
-) -> WholeRequests:
+    gateway: Gateway,
+    *,
+    behind: Callable[[ASGIFramework], ASGIFramework] = lambda app: app,
+    neighbours: Neighbours | None = None,
+) -> ASGIFramework:
     """The ASGI application of a gateway, its requests whole and within the limits of its settings.
+
+    Where there are keys, whoever has none is refused before anything is read of what it sends.
 
     Args:
         gateway: what serves the sessions.
         behind: wraps the application in one that gets the whole requests first.
+        neighbours: other processes that serve the same sessions.
     """
-    return WholeRequests(
-        behind(create_app(gateway)), max_body_bytes=gateway.settings.max_body_bytes, body_timeout=_BODY_TIMEOUT_SECONDS
+    app = WholeRequests(
+        behind(create_app(gateway)),
+        max_body_bytes=gateway.settings.max_body_bytes,
+        body_timeout=gateway.settings.body_timeout,
+        refuse=refusal,
+        on_limit=gateway.metrics.count_refused,
+    )
+    if not gateway.keys:
+        return app
+    return Guard(
+        app,
+        keys=gateway.keys,
+        token_digest=gateway.registry.token_digest,
+        metrics=gateway.metrics,
+        neighbours=neighbours,
+    )
+
+
+def connection_limits(gateway: Gateway) -> ConnectionLimits:
+    """What the connections of a gateway may take; its servers share the room for them."""
+    settings = gateway.settings
+    return ConnectionLimits(
+        room=Room(settings.max_connections),
+        header_seconds=settings.header_timeout,
+        send_seconds=settings.send_timeout,
+        refused=gateway.metrics.count_refused,
     )
 
 

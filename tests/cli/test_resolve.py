@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from pathlib import Path
 
@@ -23,12 +24,21 @@ from trio_sessions.errors import ConfigurationError
 
 OPTIONS = options_by_field(SERVE_OPTIONS)
 
+KEY = "a-key-of-24-characters-x"
+HASHED = "sha256:" + hashlib.sha256(KEY.encode()).hexdigest()
+
 # Per option: text as typed, the same as TOML, and the value both become.
 VALUES: dict[str, tuple[str, str, object]] = {
     "host": ("0.0.0.0", '"0.0.0.0"', "0.0.0.0"),
     "port": ("9001", "9001", 9001),
     "workers": ("4", "4", 4),
     "worker_port_base": ("9100", "9100", 9100),
+    "api_key": (KEY, f'["{KEY}"]', (HASHED,)),
+    "api_key_file": ("keys.txt", '"keys.txt"', Path("keys.txt")),
+    "insecure": ("1", "true", True),
+    "tls_cert": ("c.pem", '"c.pem"', Path("c.pem")),
+    "tls_key": ("k.pem", '"k.pem"', Path("k.pem")),
+    "tls_ca": ("ca.pem", '"ca.pem"', Path("ca.pem")),
     "engine": ("http://127.0.0.1:1", '"http://127.0.0.1:1"', "http://127.0.0.1:1"),
     "tokenizer": ("some/model", '"some/model"', "some/model"),
     "family": ("qwen3", '"qwen3"', "qwen3"),
@@ -51,6 +61,14 @@ VALUES: dict[str, tuple[str, str, object]] = {
     "store": ("memory", '"memory"', "memory"),
     "max_seq_len": ("4096", "4096", 4096),
     "session_deadline": ("60", "60", 60.0),
+    "max_turns": ("8", "8", 8),
+    "max_session_turns": ("2", "2", 2),
+    "turn_queue": ("0", "0", 0),
+    "turn_queue_timeout": ("1.5", "1.5", 1.5),
+    "max_messages": ("400", "400", 400),
+    "max_nodes": ("16", "16", 16),
+    "max_session_tokens": ("4096", "4096", 4096),
+    "max_json_values": ("1000", "1000", 1000),
     "retry_linger": ("5", "5", 5.0),
     "retry_window": ("0", "0", 0.0),
     "on_delete": ("cancel", '"cancel"', "cancel"),
@@ -59,6 +77,10 @@ VALUES: dict[str, tuple[str, str, object]] = {
     "stream": ("real", '"real"', "real"),
     "stream_keep_alive": ("5", "5", 5.0),
     "max_body_mb": ("2", "2", 2.0),
+    "body_timeout": ("2.5", "2.5", 2.5),
+    "header_timeout": ("2.5", "2.5", 2.5),
+    "send_timeout": ("2.5", "2.5", 2.5),
+    "max_connections": ("16", "16", 16),
     "max_answer_mb": ("8", "8", 8.0),
     "open_proxy": ("True", "true", True),
     "drain_timeout": ("0", "0", 0.0),
@@ -67,7 +89,13 @@ VALUES: dict[str, tuple[str, str, object]] = {
 }
 
 
-NEEDED = {"worker_port_base": {"workers": "2"}}
+NEEDED = {
+    "host": {"insecure": True},
+    "tls_ca": {"tls_cert": "c.pem", "tls_key": "k.pem"},
+    "tls_cert": {"tls_key": "k.pem"},
+    "tls_key": {"tls_cert": "c.pem"},
+    "worker_port_base": {"workers": "2"},
+}
 """What an option is refused without."""
 
 
@@ -141,8 +169,8 @@ def test_a_value_that_loses_is_not_looked_at():
 
 
 def test_sources_mix_option_by_option():
-    resolved = settings({"port": "1"}, {"TRIO_SESSIONS_HOST": "h"}, "lora = 'l'\nport = 2\nhost = 'no'")
-    assert (resolved.port, resolved.host, resolved.lora) == (1, "h", "l")
+    resolved = settings({"port": "1"}, {"TRIO_SESSIONS_HOST": "::1"}, "lora = 'l'\nport = 2\nhost = 'no'")
+    assert (resolved.port, resolved.host, resolved.lora) == (1, "::1", "l")
 
 
 def test_origins_name_variables_and_files_but_not_the_command_line():
@@ -189,6 +217,18 @@ def test_origins_name_variables_and_files_but_not_the_command_line():
         ("instance_id", "XY", "'XY'"),
         ("max_seq_len", "1", "1"),
         ("session_deadline", "0", "0"),
+        ("max_turns", "0", "0"),
+        ("max_session_turns", "0", "0"),
+        ("turn_queue", "-1", "-1"),
+        ("turn_queue_timeout", "-1", "-1"),
+        ("max_messages", "0", "0"),
+        ("max_nodes", "0", "0"),
+        ("max_session_tokens", "0", "0"),
+        ("max_json_values", "999", "1.5"),
+        ("body_timeout", "0", "0"),
+        ("header_timeout", "0", "0"),
+        ("send_timeout", "0", "0"),
+        ("max_connections", "0", "0"),
         ("retry_window", "-1", "-1"),
         ("retry_linger", "-1", "-1"),
         ("on_delete", "forget", "'forget'"),

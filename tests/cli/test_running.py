@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket
 
@@ -27,6 +28,18 @@ def test_serve_tells_how_to_use_it_and_ends_with_0(tmp_path):
     log = "".join(gateway.log)
     assert "loading tokenizer builtin" in log
     assert "Traceback" not in log
+
+
+def test_serve_says_where_the_system_allows_too_few_connections():
+    """Of a gateway that would like more than any system has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    environment = clean_environment()
+    with command("serve", "--port", "0", "--max-connections", str(10**9), env=environment) as gateway:
+        assert gateway.stop() == 0
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft, hard)
+    [line] = [line for line in gateway.log if "too few open files" in line]
+    assert "--max-connections" in line
+    assert f"wanted={10**9 + 1024 + 64}" in line
 
 
 def test_an_address_that_is_taken_is_one_line_and_status_1(run):

@@ -17,7 +17,7 @@ from trio_sessions import __version__
 from trio_sessions.engine.base import EngineAnswer, EngineCall
 from trio_sessions.engine.headers import from_engine
 from trio_sessions.engine.sglang import SGLangEngine
-from trio_sessions.errors import BadEngineAnswer, EngineUnreachable
+from trio_sessions.errors import BadEngineAnswer, EngineTimedOut, EngineUnreachable
 
 # Bounds tests that jump the clock; those that do not are bounded by ``serving``.
 PATIENCE = 1000
@@ -406,7 +406,7 @@ async def test_an_engine_that_takes_too_long_is_given_up_and_told_so(clock, sent
         async with trio.open_nursery() as nursery:
 
             async def call():
-                with pytest.raises(EngineUnreachable) as caught:
+                with pytest.raises(EngineTimedOut) as caught:
                     await engine.call(_call())
                 assert str(caught.value) == (
                     "backend transport error: ReadTimeout: the engine did not answer within 7.5 s"

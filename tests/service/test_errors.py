@@ -19,9 +19,19 @@ CODES = {
     "BadEngineAnswer": ("bad_engine_answer", 502),
     "ContextOverflow": ("context_length_exceeded", 400),
     "EngineUnreachable": ("engine_unreachable", 502),
+    "EngineTimedOut": ("engine_timed_out", 502),
     "InvalidRequest": ("invalid_request", 400),
     "MatcherFailed": ("matcher_failed", 500),
+    "NestedTooDeeply": ("nested_too_deeply", 400),
+    "Overloaded": ("overloaded", 429),
+    "TooManySessionTurns": ("too_many_session_turns", 429),
+    "TurnQueueFull": ("turn_queue_full", 429),
+    "TurnQueueTimeout": ("turn_queue_timeout", 429),
+    "TooManyMessages": ("too_many_messages", 400),
+    "TooManyValues": ("too_many_values", 400),
+    "SessionTokensReached": ("session_tokens_reached", 400),
     "NotProxied": ("not_proxied", 404),
+    "PermissionDenied": ("permission_denied", 403),
     "PrefixMismatch": ("prefix_mismatch", 500),
     "PreviousResponseNotFound": ("previous_response_not_found", 400),
     "RenderingChanged": ("rendering_changed", 400),
@@ -39,6 +49,7 @@ CODES = {
     "TokenizationFailed": ("tokenization_failed", 500),
     "TurnCancelled": ("turn_cancelled", 503),
     "TruncatedGeneration": ("truncated_generation", 409),
+    "Unauthenticated": ("invalid_api_key", 401),
 }
 
 

@@ -34,3 +34,28 @@ async def test_what_holds_the_loop_is_recorded_with_its_length(mock_clock, held,
     assert later_than(metrics, within) == 0
     if over is not None:
         assert later_than(metrics, over) == 1
+
+
+async def test_tasks_are_counted_every_second(mock_clock):
+    metrics = Metrics()
+    shown = []
+
+    async def wait_a_second():
+        mock_clock.jump(1.1)
+        await trio.testing.wait_all_tasks_blocked()
+        shown.append(metrics.registry.get_sample_value("trio_sessions_tasks"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_loop, metrics)
+        await trio.testing.wait_all_tasks_blocked()
+        await wait_a_second()
+        async with trio.open_nursery() as more:
+            for _ in range(3):
+                more.start_soon(trio.sleep_forever)
+            await wait_a_second()
+            more.cancel_scope.cancel()
+        await wait_a_second()
+        nursery.cancel_scope.cancel()
+    first, *others = shown
+    assert first > 1
+    assert others == [first + 3, first]

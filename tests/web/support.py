@@ -14,7 +14,7 @@ import trio.testing
 
 from trio_sessions.config import Settings
 from trio_sessions.hosting import AppServer, bind, hypercorn_config
-from trio_sessions.serve import gateway_app
+from trio_sessions.serve import connection_limits, gateway_app
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.testing.engine import ScriptedEngine
 from trio_sessions.testing.toy import TOY_END, TOY_START, ToyRenderer
@@ -35,12 +35,14 @@ class Served:
     Attributes:
         gateway: what is served.
         engine: what it asks.
+        server: what takes its connections.
         port: where it listens on 127.0.0.1.
         client: a real client, its base URL set.
     """
 
     gateway: Gateway
     engine: ScriptedEngine
+    server: AppServer
     port: int
     client: httpx.AsyncClient
 
@@ -260,12 +262,12 @@ async def serving(
         **({} if clock is None else {"clock": clock}),
     )
     with bind("127.0.0.1", 0) as listener:
-        server = AppServer(gateway_app(gateway), listener)
+        server = AppServer(gateway_app(gateway), listener, limits=connection_limits(gateway))
         port = listener.getsockname()[1]
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             async with http_client(port) as client:
-                yield Served(gateway, engine, port, client)
+                yield Served(gateway, engine, server, port, client)
             await server.stop()
 
 

@@ -79,3 +79,19 @@ async def test_nothing_is_opened_once_it_is_settled(connection: Connection) -> N
             assert not stream.settle()
             await settle()
     assert connection.sent == []
+
+
+async def test_what_is_known_later_is_in_the_head_while_that_is_not_sent(connection: Connection) -> None:
+    connection.takes.set()
+    with trio.fail_after(LIMIT_SECONDS):
+        async with trio.open_nursery() as nursery:
+            stream = EventStream(connection.send, nursery, grace=LIMIT_SECONDS, interval=LIMIT_SECONDS)
+            writer = ChatEvents()
+            stream.begin(writer, None)
+            await settle()
+            stream.begin(writer, 7)
+            stream.offer(Delta("", "a"))
+            await settle()
+            assert stream.settle()
+    assert [event["type"] for event in connection.sent] == ["http.response.start", "http.response.body"]
+    assert dict(connection.sent[0]["headers"])[b"x-trio-sessions-remaining-tokens"] == b"7"

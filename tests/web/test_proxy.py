@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.web.shapes import shape_of, text_in
 from tests.web.support import CHAT, LIMIT_SECONDS, Serve, Served, Session, assert_error, error_text, user
 from tests.web.wire_engine import WireEngine, response
 from trio_sessions.engine.base import EngineAnswer
@@ -138,6 +139,11 @@ TRICKS = [
     "/sessions/{id}/../flush_cache",
     "/sessions/{id}/../../flush_cache",
     "/sessions/{id}/v1/models/../../flush_cache",
+    "/sessions/{id}/v1/models/..;/flush_cache",
+    "/sessions/{id}/v1/models/..;x=y/..;/flush_cache",
+    "/sessions/{id}/v1/models/%2e%2e%3b/flush_cache",
+    "/sessions/{id}/v1/models/.;/x",
+    "/sessions/{id}/v1/models/%252e%252e/%252E%252E/flush_cache",
     "/sessions/{id}/v1/models/..",
     "/sessions/{id}/v1/models/.",
     "/sessions/{id}/v1/./models",
@@ -183,7 +189,7 @@ TRICKS = [
     "http:/sessions/{id}/v1/models",
     "*",
 ]
-OPEN_TRICKS = [trick for trick in TRICKS if re.search(r"//|/\.|\\|%2e|%2f|%5c|\*", trick, re.IGNORECASE)]
+OPEN_TRICKS = [trick for trick in TRICKS if re.search(r"//|/\.|\\|%2e|%2f|%5c|%25|\*", trick, re.IGNORECASE)]
 
 
 async def refused_without_a_call(served: Served, session: Session, target: str, method: str) -> None:
@@ -291,7 +297,9 @@ async def test_who_misses_a_turns_path_is_told_where_it_is(
     answer = await session.served.client.request(method, f"{session.path}/{path}", json={})
     clients = "OpenAI's clients need a base URL that ends in /v1, Anthropic's one without"
     advice = f"turns are POST, not {method}" if turn is None else f"turns go to {turn}, so {clients}"
-    assert_error(answer, 404, f"not found: {method} {path} is no turn: {advice}")
+    assert answer.status_code == 404
+    text = text_in(answer.json(), shape_of(f"/{path}"))
+    assert text == f"not found: {method} {path} is no turn: {advice}"
     assert session.served.engine.calls == []
 
 
@@ -300,5 +308,6 @@ async def test_who_has_no_session_is_told_how_to_make_one(serve: Serve, path: st
     served = await serve()
     answer = await served.client.post(path, json={})
     hint = "turns go to /sessions/{id}/v1/..., and POST /sessions makes a session"
-    assert_error(answer, 404, f"not found: POST {path}; {hint}")
+    assert answer.status_code == 404
+    assert text_in(answer.json(), shape_of(path)) == f"not found: POST {path}; {hint}"
     assert served.engine.calls == []

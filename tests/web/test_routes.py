@@ -149,8 +149,7 @@ async def test_a_path_outside_the_contract_is_a_json_404(served: Served, method:
     ("method", "path", "allowed"),
     [
         ("POST", "/health", {"GET", "HEAD", "OPTIONS"}),
-        ("GET", "/sessions", {"POST", "OPTIONS"}),
-        ("DELETE", "/sessions", {"POST", "OPTIONS"}),
+        ("DELETE", "/sessions", {"GET", "HEAD", "POST", "OPTIONS"}),
         ("POST", f"/sessions/{UNKNOWN}", {"GET", "HEAD", "DELETE", "OPTIONS"}),
     ],
 )

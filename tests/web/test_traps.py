@@ -374,7 +374,7 @@ class TestDefaults:
             await connection.send(split("POST /sessions")[0])
             response = await connection.response()
             assert response.status == 408
-            assert response.body == b'{"error":"the request body did not arrive within 0.1 s"}'
+            assert response.body == b'{"error":"the request body did not arrive within 0.1 s (--body-timeout)"}'
             assert response.all("content-type") == [b"application/json"]
             assert await connection.closed()
 

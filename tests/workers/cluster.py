@@ -23,6 +23,7 @@ from trio_sessions.workers.link import Table, WorkerState
 from trio_sessions.workers.membership import Membership
 from trio_sessions.workers.ownership import owned_id, owner_of
 from trio_sessions.workers.peers import Peers
+from trio_sessions.workers.trust import WorkerTrust
 
 INSTANCE = "ab" * 16
 SECRET = "s3cret"
@@ -68,8 +69,9 @@ class Cluster:
 async def cluster(
     workers: int = 2,
     *,
-    engines: Sequence[ScriptedEngine] | None = None,
+    engines: Sequence[Any] | None = None,
     urls: Sequence[str] | None = None,
+    patience: float = LIMIT_SECONDS,
     **settings: Any,
 ) -> AsyncIterator[Cluster]:
     """Workers until the end of the block.
@@ -78,10 +80,11 @@ async def cluster(
         workers: how many.
         engines: one for each.
         urls: where each is said to be, if that is not where it is.
+        patience: seconds that the block may take.
         **settings: those of ``Settings``.
     """
     engines = engines or [ScriptedEngine() for _ in range(workers)]
-    with trio.fail_after(LIMIT_SECONDS), ExitStack() as ports:
+    with trio.fail_after(patience), ExitStack() as ports:
         listeners = [ports.enter_context(bind("127.0.0.1", 0)) for _ in range(workers)]
         told = urls or [url_of(listener) for listener in listeners]
         drawn = itertools.count(2**127 + 12345)
@@ -96,19 +99,21 @@ async def cluster(
                     new_id=partial(_new_id, drawn, index, workers),
                 )
                 member, passing = Membership(index, told), Passing()
+                peers = await stack.enter_async_context(Peers())
                 front = partial(
                     Front,
                     gateway=gateway,
                     members=member,
-                    peers=await stack.enter_async_context(Peers()),
+                    peers=peers,
                     secret=SECRET,
                     passing=passing,
                 )
-                server = AppServer(gateway_app(gateway, behind=front), listener)
+                trust = WorkerTrust(member, SECRET, peers)
+                server = AppServer(gateway_app(gateway, behind=front, neighbours=trust), listener)
                 await nursery.start(server.run)
                 port = listener.getsockname()[1]
                 client = await stack.enter_async_context(http_client(port))
-                made.served.append(Served(gateway, engine, port, client))
+                made.served.append(Served(gateway, engine, server, port, client))
                 made.members.append(member)
                 made.passing.append(passing)
                 made.servers.append(server)

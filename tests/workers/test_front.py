@@ -11,6 +11,7 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.web.shapes import SHAPES, text_in
 from tests.web.support import (
     CHAT,
     Session,
@@ -27,7 +28,7 @@ from trio_sessions.core.samples import decode_samples
 from trio_sessions.engine.base import EngineAnswer, EngineCall
 from trio_sessions.engine.headers import to_engine
 from trio_sessions.testing.engine import HeldCalls, ScriptedEngine, chat_answer
-from trio_sessions.workers.front import HOP_HEADER
+from trio_sessions.workers.trust import HOP_HEADER
 
 UNTIMED = ("timestamp", "request_timestamp")
 ODD_HEADERS = [(b"X-Note", b"caf\xe9"), (b"x-twice", b"1"), (b"x-twice", b"2"), (b"cookie", b"a=b")]
@@ -400,6 +401,20 @@ async def test_a_request_is_passed_on_once() -> None:
         assert await through.records() == []
 
 
+@pytest.mark.parametrize(("path", "shape"), SHAPES.items())
+async def test_who_is_refused_by_a_worker_reads_it_in_the_words_of_its_api(path: str, shape: str) -> None:
+    async with cluster() as made:
+        _, through = await made.session(1)
+        client, target = made.served[0].client, f"{through.path}/{path}"
+        answer = await client.post(target, json={}, headers={HOP_HEADER.decode(): SECRET})
+        assert answer.status_code == 421
+        assert text_in(answer.json(), shape) == "worker 0 does not have this session"
+        made.tell(1, up=False)
+        answer = await client.post(target, json={})
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert "worker 1" in text_in(answer.json(), shape)
+
+
 async def test_only_workers_can_say_that_a_request_was_passed_on() -> None:
     async with cluster() as made:
         owned, through = await made.session(1)
@@ -495,11 +510,15 @@ async def test_metrics_are_those_of_all_from_whichever_is_asked() -> None:
 
 @pytest.mark.parametrize("path", ["/health", "/metrics"])
 async def test_the_head_of_what_is_said_of_all_is_that_of_get(path: str) -> None:
+    # The memory and the processor time of the process are other numbers each time, of other lengths.
+    varies = {"date", "content-length"} if path == "/metrics" else {"date"}
     async with cluster() as made:
         heads = []
         for method in ("GET", "HEAD"):
             answer = await made.served[0].client.request(method, path)
-            heads.append((answer.status_code, [header for header in answer.headers.items() if header[0] != "date"]))
+            assert int(answer.headers["content-length"]) > 0
+            same = [header for header in answer.headers.items() if header[0] not in varies]
+            heads.append((answer.status_code, same))
         assert heads[0] == heads[1]
 
 
@@ -524,3 +543,25 @@ async def test_a_chunked_body_arrives_whole() -> None:
             await connection.send(f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n")
             assert (await connection.response()).status == 200
         assert len(await through.records()) == 1
+
+
+async def test_what_a_worker_has_no_room_for_is_said_by_the_one_that_asked_it() -> None:
+    calls = HeldCalls()
+    engines = [ScriptedEngine(), ScriptedEngine(otherwise=calls)]
+    async with cluster(engines=engines, max_turns=1, turn_queue=0) as made:
+        owned, through = await made.session(1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(owned.chat, user("hi")))
+            await until(lambda: bool(calls.waiting))
+            response = await through.chat(user("hi"))
+            assert error_text(response, 429).startswith("1 turns run and 0 wait")
+            assert int(response.headers["retry-after"]) >= 1
+            # The limit is that of a worker, and this one has turns of its own.
+            assert (await (await made.session(0))[0].chat(user("hi"))).status_code == 200
+            calls.waiting[0].answer(chat_answer())
+        families = text_string_to_metric_families((await made.served[0].client.get("/metrics")).text)
+        [refused] = [family for family in families if family.name == "trio_sessions_refused"]
+        counted = {
+            sample.labels["worker"]: sample.value for sample in refused.samples if sample.labels["limit"] == "turns"
+        }
+        assert counted == {"0": 0, "1": 1}

@@ -28,6 +28,7 @@ from trio_sessions.workers.link import (
 
 SETTINGS = Settings(
     host="::",
+    api_key=("a-key-of-24-characters-x", "another-key-of-some-more"),
     port=0,
     workers=3,
     worker_port_base=9100,

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,11 @@ VERY_SLOW = {"x-engine-fault": "slow:4"}
 
 @dataclass(frozen=True)
 class Workers:
-    """Two workers in front of an engine."""
+    """Two workers in front of an engine; ``headers`` open everything of theirs."""
 
     gateway: Running
     engine: str
+    headers: dict[str, str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -69,10 +70,10 @@ class Workers:
     def create(self, *, owner: int) -> Session:
         """A new session of that worker."""
         while True:
-            session = Session(**httpx.post(f"{self.url}/sessions").json())
+            session = Session(**httpx.post(f"{self.url}/sessions", headers=self.headers).json())
             if session.owner == owner:
                 return session
-            httpx.delete(session.base_url)
+            httpx.delete(session.base_url, headers=self.headers)
 
     def through(self, session: Session) -> str:
         """The URL of a session at the worker that does not have it."""
@@ -90,6 +91,7 @@ class Session:
 
     session_id: str
     base_url: str
+    token: str | None = None
 
     @property
     def owner(self) -> int:
@@ -274,11 +276,20 @@ def test_a_worker_that_is_told_to_end_drains_and_is_replaced(workers: Workers) -
     rollout(workers.create(owner=1).base_url)
 
 
-def test_ctrl_c_drains_turns_wherever_they_came_in(engine: str) -> None:
-    with serving(engine) as workers:
+def test_ctrl_c_drains_turns_wherever_they_came_in_also_where_that_takes_keys(engine: str, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.txt"
+    keys.write_text("a-key-of-24-characters-x\n", encoding="utf-8")
+    with serving(engine, "--api-key-file", str(keys)) as without:
+        for url in (without.url, *without.urls.values()):
+            assert [httpx.get(f"{url}{path}").status_code for path in ("/sessions", "/metrics")] == [401, 401]
+        workers = replace(without, headers={"x-api-key": "a-key-of-24-characters-x"})
+        assert httpx.get(f"{workers.url}/metrics", headers=workers.headers).status_code == 200
         sessions = [workers.create(owner=owner) for owner in (0, 1, 0, 1)]
         urls = [session.base_url for session in sessions[:2]] + [workers.through(session) for session in sessions[2:]]
-        turns = [Asking(url, headers=SLOW) for url in urls]
+        turns = [
+            Asking(url, headers={**SLOW, "authorization": f"Bearer {session.token}"})
+            for url, session in zip(urls, sessions, strict=True)
+        ]
         until(lambda: workers.in_flight() == 4)
         # A terminal sends it to all of them.
         for pid in (*workers.pids.values(), workers.gateway.process.pid):

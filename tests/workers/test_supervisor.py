@@ -57,6 +57,8 @@ async def test_workers_that_do_not_end_when_they_are_told_to_are_killed(mock_clo
     assert not any(map(alive, pids.values()))
     assert [line["event"] for line in logs[-2:]] == ["killing workers that do not end", "stopped"]
     assert 1 in logs[-2]["workers"]
+    silent = [line for line in logs if line["event"].startswith("the engine does not answer yet")]
+    assert [(line["log_level"], line["engine"]) for line in silent] == [("warning", UNSERVED.engine)]
 
 
 LINGERING = """

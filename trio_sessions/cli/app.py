@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from cyclopts import App, CycloptsError, Parameter, UnknownCommandError, UnusedCliTokensError
 
 from trio_sessions import __version__
-from trio_sessions.cli.complaint import INTERRUPTED, PROGRAM, WRONG_USE, complain
+from trio_sessions.cli.complaint import INTERRUPTED, PROGRAM, WRONG_USE, complain, warn
 from trio_sessions.cli.options import (
     CONFIG,
     DEMO_OPTIONS,
@@ -33,6 +33,7 @@ from trio_sessions.cli.resolve import (
     read_config,
     resolve_settings,
 )
+from trio_sessions.cli.variables import misspelt_variables
 from trio_sessions.errors import ConfigurationError
 
 __all__ = ["build_app", "main"]
@@ -92,6 +93,8 @@ async def _serve(arguments: Arguments) -> int:
     Every option can also be set by its environment variable or in a TOML file.
     The command line wins over the environment, the environment over the file.
     """
+    for text in misspelt_variables(os.environ):
+        warn(text)
     named = config_path(arguments, os.environ)
     file = read_config(named[0], origin=named[1]) if named else None
     resolved = resolve_settings(arguments, environment=os.environ, file=file)
@@ -175,7 +178,9 @@ def _add(
 
 def _annotation(option: Option, *, environment: bool) -> Any:
     meaning = f"{option.meaning} [env: {option.variable}]" if environment else option.meaning
-    value: Any = bool | None if option.kind.is_flag else list[str] if option.repeated else str | None
+    value: Any = bool if option.kind.is_flag else list[str] if option.repeated else str
+    if not (option.positional and option.repeated):
+        value |= None
     return Annotated[
         value,
         Parameter(

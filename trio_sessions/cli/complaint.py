@@ -11,7 +11,7 @@ import structlog
 
 from trio_sessions.errors import ConfigurationError
 
-__all__ = ["CRASHED", "INTERRUPTED", "PROGRAM", "WRONG_USE", "announce", "complain", "report_failure"]
+__all__ = ["CRASHED", "INTERRUPTED", "PROGRAM", "WRONG_USE", "announce", "complain", "report_failure", "warn"]
 
 PROGRAM: Final = "trio-sessions"
 CRASHED: Final = 1
@@ -26,8 +26,13 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.cli")
 
 def complain(text: str) -> None:
     """Write one line to stderr, whatever line breaks ``text`` has."""
-    sys.stderr.write(f"{PROGRAM}: error: {' '.join(text.split())}\n")
-    sys.stderr.flush()
+    _write("error", text)
+
+
+def warn(text: str) -> None:
+    """As ``complain``, of what does not keep the command from running; nor does it that nobody can read it."""
+    with suppress(OSError, ValueError, AttributeError):
+        _write("warning", text)
 
 
 def announce(text: str) -> None:
@@ -66,6 +71,11 @@ def report_failure(
     _log.error("crashed", service=what, exc_info=failure)
     complain(f"{what} crashed: {type(causes[0]).__name__}: {causes[0]}")
     return CRASHED
+
+
+def _write(kind: str, text: str) -> None:
+    sys.stderr.write(f"{PROGRAM}: {kind}: {' '.join(text.split())}\n")
+    sys.stderr.flush()
 
 
 def _leaves(failure: BaseException) -> Iterator[BaseException]:

@@ -53,7 +53,10 @@ class Option:
         default: value when nobody sets it; None for "not set".
         unset: what "not set" amounts to, for the help.
         positional: whether it is given by its place on the command line, which it then has to be, and not by name.
-        repeated: whether it is positional and takes all that comes, at least one; its value is then a tuple.
+        repeated: whether it takes several values; its value is then a tuple. One that is positional takes all that
+            comes, at least one; another is given once for each, in the environment with white space between them, in a
+            TOML file as a list.
+        secret: whether its values are shown to nobody.
         required: whether it has to be given.
     """
 
@@ -65,6 +68,7 @@ class Option:
     positional: bool = False
     repeated: bool = False
     required: bool = False
+    secret: bool = False
 
     @property
     def flag(self) -> str:
@@ -82,7 +86,7 @@ class Option:
     def default_text(self) -> str:
         """The default as a person would type it."""
         match self.default:
-            case None:
+            case None | ():
                 return self.unset
             case bool():
                 return str(self.default).lower()
@@ -104,6 +108,16 @@ class Option:
         except ValueError:
             raise self._wrong(value, origin) from None
 
+    def read_variable(self, value: str) -> Any:
+        """The typed value of an environment variable.
+
+        Raises:
+            ConfigurationError: as ``read_text``.
+        """
+        if self.repeated:
+            return tuple(self.read_text(item, origin=self.variable) for item in value.split() or [value])
+        return self.read_text(value, origin=self.variable)
+
     def read_toml(self, value: Any, *, origin: str) -> Any:
         """The typed value of a decoded TOML value.
 
@@ -111,7 +125,10 @@ class Option:
             ConfigurationError: as ``read_text``.
         """
         try:
-            return self.kind.from_toml(value)
+            if not self.repeated:
+                return self.kind.from_toml(value)
+            # One may stand alone; none is no value of the kind, like an empty text.
+            return tuple(map(self.kind.from_toml, value if isinstance(value, list) and value else [value]))
         except ValueError:
             raise self._wrong(value, origin) from None
 
@@ -119,8 +136,9 @@ class Option:
         shown = repr(value)
         if len(shown) > 80:
             shown = shown[:77] + "..."
+        got = "" if self.secret else f", got {shown}"
         place = f" (from {origin})" if origin else ""
-        return ConfigurationError(f"{self.flag} must be {self.kind.expects}, got {shown}{place}")
+        return ConfigurationError(f"{self.flag} must be {self.kind.expects}{got}{place}")
 
 
 def options_by_field(options: tuple[Option, ...]) -> dict[str, Option]:
@@ -152,6 +170,32 @@ SERVE_OPTIONS: Final = (
         replace(kinds.INTEGER, metavar="PORT"),
         "With several workers, the port the first also listens on for itself; the others use the ports that follow.",
         unset="free ports",
+    ),
+    replace(
+        _setting(
+            "api_key",
+            kinds.text("KEY"),
+            "Key that opens the gateway, or sha256: and the hex digest of one; may be given several times, in the "
+            "environment with spaces between them, in TOML as a list. Other users of the machine can read a command "
+            "line: better a file, or the environment.",
+            unset="none: open to whoever reaches the port",
+        ),
+        repeated=True,
+        secret=True,
+    ),
+    _setting("api_key_file", kinds.FILE, "File with more such keys, one a line."),
+    _setting(
+        "insecure",
+        kinds.FLAG,
+        "Listen without keys on an address that other machines reach, which is refused otherwise.",
+    ),
+    _setting("tls_cert", kinds.FILE, "PEM file with a certificate, to serve https; for one worker."),
+    _setting("tls_key", kinds.FILE, "PEM file with the certificate's private key, not encrypted."),
+    _setting(
+        "tls_ca",
+        kinds.FILE,
+        "PEM file with certificates; clients then need one that these have signed.",
+        unset="clients need no certificate",
     ),
     _setting(
         "engine",
@@ -284,6 +328,35 @@ SERVE_OPTIONS: Final = (
         unset="never",
     ),
     _setting(
+        "max_turns",
+        kinds.INTEGER,
+        "Most turns and proxied requests that are at work at a time, in each worker; more wait.",
+    ),
+    _setting(
+        "max_session_turns",
+        kinds.INTEGER,
+        "Most of them in one session, those that wait included; more are a 429.",
+    ),
+    _setting("turn_queue", kinds.INTEGER, "Most that wait for their turn, in each worker; more are a 429."),
+    _setting(
+        "turn_queue_timeout",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds that one waits for its turn at most, until it is a 429.",
+    ),
+    _setting("max_messages", kinds.INTEGER, "Most messages of a request; more are a 400."),
+    _setting("max_nodes", kinds.INTEGER, "Most turns of a tree session; the next is a 400."),
+    _setting(
+        "max_session_tokens",
+        kinds.INTEGER,
+        "Most ids that a session stores over all its turns, each counted where it was added; a prompt that would add "
+        "more is a 400.",
+    ),
+    _setting(
+        "max_json_values",
+        kinds.INTEGER,
+        "Most values (commas and opening brackets outside of text, to be exact) in a request's JSON; more are a 400.",
+    ),
+    _setting(
         "retry_window",
         replace(kinds.NUMBER, metavar="SECONDS"),
         "Seconds for which a committed answer is given again to a request that says it is a retry.",
@@ -323,6 +396,27 @@ SERVE_OPTIONS: Final = (
         "Seconds between signs of life in a stream that waits for the engine.",
     ),
     _setting("max_body_mb", kinds.NUMBER, "Largest request body, in MiB."),
+    _setting(
+        "body_timeout",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds in which the body of a request has to arrive behind its head; later is a 408.",
+    ),
+    _setting(
+        "header_timeout",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds in which the head of a request has to arrive from its first byte on, later is a 408; also seconds "
+        "until a new connection that sends nothing is closed.",
+    ),
+    _setting(
+        "send_timeout",
+        replace(kinds.NUMBER, metavar="SECONDS"),
+        "Seconds after which a connection is closed whose client takes nothing of its answer.",
+    ),
+    _setting(
+        "max_connections",
+        kinds.INTEGER,
+        "Most connections that are served at a time, in each worker; more are answered 503 and closed.",
+    ),
     _setting("max_answer_mb", kinds.NUMBER, "Largest body that the engine may answer with, in MiB; more is a 502."),
     _setting(
         "open_proxy",
@@ -377,6 +471,13 @@ SAMPLES_OPTIONS: Final = (
     Option("out", kinds.FILE, "File to write: .safetensors, .parquet or .jsonl.", unset="required", required=True),
     Option("format", kinds.choice(FORMATS), "Format of the file, whatever its suffix.", unset="by the suffix"),
     Option("gateway", kinds.URL, "Base URL of the gateway.", f"http://{_DEFAULTS.host}:{_DEFAULTS.port}"),
+    Option(
+        "api_key",
+        kinds.text("KEY"),
+        "Key of the gateway.",
+        unset="the environment variable TRIO_SESSIONS_API_KEY",
+        secret=True,
+    ),
     Option("max_seq_len", kinds.INTEGER, "Longest sample in ids; what is longer loses its tail.", unset="no limit"),
     Option("force", kinds.FLAG, "Replace the file if it is there already.", False),
 )

@@ -28,8 +28,9 @@ _HEAD: Final = """\
 ## trio-sessions serve
 
 A value comes from the command line, else from the environment, else from the file that `--config` names, else it is the
-default. An empty environment variable counts as not set. Options without a value stand alone on the command line
-(`--routing-replay`, `--no-routing-replay`); in the environment they are `1`, `0`, `true` or `false`.
+default. An empty environment variable counts as not set, and one whose name is no option is told of. Options without a
+value stand alone on the command line (`--routing-replay`, `--no-routing-replay`); in the environment they are `1`, `0`,
+`true` or `false`.
 
 Keys of the TOML file are the names below, with dashes or underscores and without the two in front, at its top level or
 under `[serve]`; paths in it are relative to where the command runs:
@@ -109,7 +110,7 @@ def _table(options: tuple[Option, ...], *, environment: bool) -> str:
     for option in options:
         value = ("..." if option.repeated else "") if option.positional else f" {option.kind.metavar}"
         name = f"`{option.flag}{value}`".replace(" `", "`")
-        default = option.default_text if option.default is None else f"`{option.default_text}`"
+        default = option.default_text if option.default in (None, ()) else f"`{option.default_text}`"
         rows.append(_row([name, *([f"`{option.variable}`"] if environment else []), default, option.meaning]))
     return "".join(rows)
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from trio_sessions.cli.options import CONFIG, SERVE_OPTIONS, Option, options_by_field
 from trio_sessions.config import Settings
+from trio_sessions.core.credentials import is_short
 from trio_sessions.errors import ConfigurationError
 
 __all__ = [
@@ -56,10 +57,12 @@ class ResolvedSettings:
     Attributes:
         settings: the valid settings.
         origins: by field, the environment variable or file that set it.
+        warnings: what is accepted and may not have been meant, a sentence each.
     """
 
     settings: Settings
     origins: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
 
     def explain(self, text: str) -> str:
         """``text`` with the origin of the first option that it names, if a person has to look for it."""
@@ -139,7 +142,7 @@ def resolve_settings(
             values[option.field] = _argument(option, arguments[option.field])
         elif set_here := environment.get(option.variable):
             origins[option.field] = option.variable
-            values[option.field] = option.read_text(set_here, origin=option.variable)
+            values[option.field] = option.read_variable(set_here)
         elif file is not None and option.field in file.values:
             origins[option.field] = file.name
             values[option.field] = option.read_toml(file.values[option.field], origin=file.name)
@@ -147,7 +150,12 @@ def resolve_settings(
         settings = Settings(**values)
     except ConfigurationError as error:
         raise ConfigurationError(_with_origin(str(error), origins)) from error
-    return ResolvedSettings(settings, origins)
+    return ResolvedSettings(settings, origins, tuple(_warnings(values)))
+
+
+def _warnings(values: Mapping[str, Any]) -> Iterator[str]:
+    if any(map(is_short, values.get("api_key", ()))):
+        yield "--api-key: a key is so short that it might be guessed"
 
 
 def parse_arguments(options: tuple[Option, ...], arguments: Arguments) -> dict[str, Any]:
@@ -163,9 +171,11 @@ def parse_arguments(options: tuple[Option, ...], arguments: Arguments) -> dict[s
 
 
 def _argument(option: Option, value: Argument) -> Any:
-    if isinstance(value, list):
-        return tuple(option.read_text(item) for item in value)
-    return value if isinstance(value, bool) else option.read_text(value)
+    if isinstance(value, bool):
+        return value
+    texts = [value] if isinstance(value, str) else value
+    read = tuple(map(option.read_text, texts))
+    return read if option.repeated else read[0]
 
 
 def _with_origin(text: str, origins: Mapping[str, str]) -> str:

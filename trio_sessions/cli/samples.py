@@ -14,6 +14,7 @@ import trio
 from trio_sessions.cli.complaint import CRASHED, announce, complain
 from trio_sessions.cli.progress import progress_bar
 from trio_sessions.client import AsyncClient, ClientError, SamplesReply
+from trio_sessions.client.transport import check_api_key
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.export import SCHEMA_VERSION, Format, SampleExport
 
@@ -69,6 +70,7 @@ async def export_and_report(
     out: Path,
     format: Format | None,  # noqa: A002 - the option's name
     gateway: str,
+    api_key: str | None,
     max_seq_len: int | None,
     force: bool,
 ) -> int:
@@ -81,8 +83,10 @@ async def export_and_report(
     sessions = list(dict.fromkeys(re.sub(r"^https?://.*/sessions/([^/]+).*", r"\1", name) for name in session))
     if max_seq_len is not None and max_seq_len < 1:
         raise ConfigurationError(f"--max-seq-len must be at least 1, got {max_seq_len}")
+    with _about("--api-key"):
+        api_key = check_api_key(api_key)
     with _about("--gateway"):
-        client = AsyncClient(gateway)
+        client = AsyncClient(gateway, api_key=api_key)
     tally = Tally()
     async with client:
         try:

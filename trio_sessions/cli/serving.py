@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import structlog
 import trio
 
 from trio_sessions import __version__
@@ -15,7 +16,8 @@ from trio_sessions.cli.resolve import ResolvedSettings
 from trio_sessions.config import BUILTIN_TOKENIZER, Settings
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.observe import configure_logging
-from trio_sessions.process import settle
+from trio_sessions.process import allow_open_files, settle, share_heap
+from trio_sessions.service.keys import with_keys_of_file
 from trio_sessions.workers.restarts import WorkersFailed
 
 if TYPE_CHECKING:
@@ -23,12 +25,22 @@ if TYPE_CHECKING:
 
 __all__ = ["banner", "serve_until_stopped"]
 
+_OTHER_FILES: Final = 64
+_OPEN_FILES_ADVICE: Final = "raise ulimit -n, or lower --max-connections and --max-turns"
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.cli")
+
 
 async def serve_until_stopped(resolved: ResolvedSettings) -> int:
     """Serve until a signal or a failure; the exit status."""
     settings = resolved.settings
+    share_heap()
     configure_logging(settings.log_level, settings.log_format)
+    for warning in resolved.warnings:
+        _log.warning(resolved.explain(warning))
+    _allow_connections(settings)
     try:
+        settings = with_keys_of_file(settings)
         check_tokenizer(settings.tokenizer)
         check_family(settings.family)
         if settings.message_matcher is not None:
@@ -53,6 +65,18 @@ async def serve_until_stopped(resolved: ResolvedSettings) -> int:
     return 0
 
 
+def _allow_connections(settings: Settings) -> None:
+    """Have the process open as many connections as its limits come to, or say that it may not."""
+    # One for each client, one for each turn at the engine, and some for what else there is.
+    wanted = settings.max_connections + settings.max_turns + _OTHER_FILES
+    if settings.workers > 1:
+        # What a worker passes on.
+        wanted += settings.max_connections
+    allowed = allow_open_files(wanted)
+    if allowed < wanted:
+        _log.warning("the system allows too few open files", allowed=allowed, wanted=wanted, advice=_OPEN_FILES_ADVICE)
+
+
 def banner(settings: Settings, running: Running) -> str:
     """How to reach a running gateway, use it and stop it; what it works with."""
     url = running.base_url
@@ -67,6 +91,11 @@ def banner(settings: Settings, running: Running) -> str:
     workers = ""
     if running.worker_urls:
         workers = f"  workers     {len(running.worker_urls)}, each also at its own: {', '.join(running.worker_urls)}\n"
+    with_key = for_turns = keys = ""
+    if settings.guarded:
+        with_key = ' -H "authorization: Bearer $TRIO_SESSIONS_API_KEY"'
+        for_turns = " -H 'authorization: Bearer <token>'"
+        keys = "  keys        needed: an API key, or for turns the token that comes with the session\n"
     turn = '{"model":"default","messages":[{"role":"user","content":"Hello"}]}'
     return f"""\
 trio-sessions {__version__} is ready at {url}
@@ -74,17 +103,17 @@ trio-sessions {__version__} is ready at {url}
   engine      {engine}
   tokenizer   {tokenizer} (chat format: {running.family})
   mode        {settings.mode}
-{workers}
+{workers}{keys}
   Create a session:
-    curl -sX POST {url}/sessions
+    curl -sX POST {url}/sessions{with_key}
   Send it a turn, with the id from that answer in place of <id>:
-    curl -s {url}/sessions/<id>/v1/chat/completions -H 'content-type: application/json' -d '{turn}'
+    curl -s {url}/sessions/<id>/v1/chat/completions{for_turns} -H 'content-type: application/json' -d '{turn}'
   Base URL for an OpenAI client:
     {url}/sessions/<id>/v1
   Base URL for an Anthropic client, Claude Code for one:
     {url}/sessions/<id>
   Records for a trainer:
-    curl -s {url}/sessions/<id>
+    curl -s {url}/sessions/<id>{with_key}
 
   Stop it with Ctrl-C or SIGTERM; running turns get {settings.drain_timeout:g} s to finish, and a second signal ends
   them at once.

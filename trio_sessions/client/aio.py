@@ -43,6 +43,8 @@ class AsyncClient:
 
     Args:
         base_url: where the gateway is, such as ``http://127.0.0.1:8700``.
+        api_key: a key of the gateway, or the token of a session; None takes the environment variable
+            TRIO_SESSIONS_API_KEY, if there is one.
         timeout: seconds that a call may wait for the next byte of its answer.
         retry: see ``Client``.
         headers: sent with every request.
@@ -50,13 +52,15 @@ class AsyncClient:
         jitter: draws from 0 to 1.
 
     Raises:
-        ConfigurationError: ``base_url`` is not a URL of a gateway, or ``timeout`` not a positive number.
+        ConfigurationError: ``base_url`` is not a URL of a gateway, or ``timeout`` not a positive number, or ``api_key``
+            not a key.
     """
 
     def __init__(
         self,
         base_url: str = DEFAULT_BASE_URL,
         *,
+        api_key: str | None = None,
         timeout: float = DEFAULT_TIMEOUT,
         retry: RetryPolicy | None = None,
         headers: Mapping[str, str] | None = None,
@@ -68,7 +72,7 @@ class AsyncClient:
         self.retry = retry or RetryPolicy()
         self._sleep = sleep
         self._jitter = jitter
-        self._http = httpx.AsyncClient(**client_options(self.base_url, headers))
+        self._http = httpx.AsyncClient(**client_options(self.base_url, headers, api_key))
 
     async def __aenter__(self) -> Self:
         return self
@@ -91,7 +95,7 @@ class AsyncClient:
     async def create_session(self) -> AsyncSession:
         """A new session, which lives until it is deleted."""
         created = await self._run(wire.create_session())
-        return AsyncSession(self, created.session_id, created.worker)
+        return AsyncSession(self, created.session_id, created.worker, created.token)
 
     def attach(self, session_id: str) -> AsyncSession:
         """A session that exists already; nothing is sent."""
@@ -142,12 +146,17 @@ class AsyncSession:
 
     Attributes:
         id: its id.
+        token: opens the model routes of this session and nothing else, for its agents; None where the gateway has no
+            keys, or the session was not created here.
     """
 
-    def __init__(self, client: AsyncClient, session_id: str, worker: str | None = None) -> None:
+    def __init__(
+        self, client: AsyncClient, session_id: str, worker: str | None = None, token: str | None = None
+    ) -> None:
         self._client = client
         self._place = Place(client.base_url, worker)
         self.id = session_id
+        self.token = token
 
     @property
     def base_url(self) -> str:

@@ -38,6 +38,8 @@ class Client:
 
     Args:
         base_url: where the gateway is, such as ``http://127.0.0.1:8700``.
+        api_key: a key of the gateway, or the token of a session; None takes the environment variable
+            TRIO_SESSIONS_API_KEY, if there is one.
         timeout: seconds that a call may wait for the next byte of its answer.
         retry: how often calls are tried that are safe to try again: those that were not sent, and those that change
             nothing or nothing more when they arrive twice. A turn that may have arrived is never sent again.
@@ -46,13 +48,15 @@ class Client:
         jitter: draws from 0 to 1.
 
     Raises:
-        ConfigurationError: ``base_url`` is not a URL of a gateway, or ``timeout`` not a positive number.
+        ConfigurationError: ``base_url`` is not a URL of a gateway, or ``timeout`` not a positive number, or ``api_key``
+            not a key.
     """
 
     def __init__(
         self,
         base_url: str = DEFAULT_BASE_URL,
         *,
+        api_key: str | None = None,
         timeout: float = DEFAULT_TIMEOUT,
         retry: RetryPolicy | None = None,
         headers: Mapping[str, str] | None = None,
@@ -64,7 +68,7 @@ class Client:
         self.retry = retry or RetryPolicy()
         self._sleep = sleep
         self._jitter = jitter
-        self._http = httpx.Client(**client_options(self.base_url, headers))
+        self._http = httpx.Client(**client_options(self.base_url, headers, api_key))
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +89,7 @@ class Client:
     def create_session(self) -> Session:
         """A new session, which lives until it is deleted."""
         created = self._run(wire.create_session())
-        return Session(self, created.session_id, created.worker)
+        return Session(self, created.session_id, created.worker, created.token)
 
     def attach(self, session_id: str) -> Session:
         """A session that exists already; nothing is sent."""
@@ -126,12 +130,15 @@ class Session:
 
     Attributes:
         id: its id.
+        token: opens the model routes of this session and nothing else, for its agents; None where the gateway has no
+            keys, or the session was not created here.
     """
 
-    def __init__(self, client: Client, session_id: str, worker: str | None = None) -> None:
+    def __init__(self, client: Client, session_id: str, worker: str | None = None, token: str | None = None) -> None:
         self._client = client
         self._place = Place(client.base_url, worker)
         self.id = session_id
+        self.token = token
 
     @property
     def base_url(self) -> str:

@@ -11,8 +11,10 @@ from trio_sessions.errors import SessionError
 
 __all__ = [
     "AssemblyFailed",
+    "AuthenticationFailed",
     "ClientError",
     "GatewayUnreachable",
+    "PermissionRefused",
     "RequestRefused",
     "ServerError",
     "SessionNotFound",
@@ -93,6 +95,18 @@ class RequestRefused(StatusError):
     """The request cannot be served as it is; the session is as it was before."""
 
     code: ClassVar[str] = "request_refused"
+
+
+class AuthenticationFailed(RequestRefused):
+    """The gateway, or its engine, wants a key, and got none or a wrong one; see the argument ``api_key`` of clients."""
+
+    code: ClassVar[str] = "invalid_api_key"
+
+
+class PermissionRefused(RequestRefused):
+    """The key was a session's token, which opens the model routes of that session and nothing else."""
+
+    code: ClassVar[str] = "permission_denied"
 
 
 class TruncatedGeneration(RequestRefused):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 import ssl
 from collections.abc import Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -19,6 +21,7 @@ __all__ = [
     "LAST_WORD_SECONDS",
     "Place",
     "answer_of",
+    "check_api_key",
     "check_base_url",
     "check_timeout",
     "client_options",
@@ -29,9 +32,12 @@ DEFAULT_BASE_URL: Final = "http://127.0.0.1:8700"
 DEFAULT_TIMEOUT: Final = 660.0
 """Longer than a gateway waits for its engine by default, so that the gateway's own error comes first."""
 
+_API_KEY_VARIABLE: Final = "TRIO_SESSIONS_API_KEY"
+
 LAST_WORD_SECONDS: Final = 5.0
 """How long a block that failed or was cancelled may take to delete its session."""
 
+_KEY: Final = re.compile(r"[\x21-\x7e]+")
 _CONNECT_SECONDS: Final = 10.0
 _QUICK_SECONDS: Final = 30.0
 # Below the five seconds of most servers and routers: a connection that is about to be closed is not used.
@@ -97,10 +103,29 @@ def check_timeout(seconds: float) -> float:
     return seconds
 
 
-def client_options(base_url: str, headers: Mapping[str, str] | None) -> dict[str, Any]:
-    """Arguments for ``httpx.Client`` and ``httpx.AsyncClient``."""
+def check_api_key(key: str | None) -> str | None:
+    """A key that a header carries: the one that is given, or the first in the environment, or None for none.
+
+    Raises:
+        ConfigurationError: it is empty, or has white space or anything outside ASCII.
+    """
+    key = next(iter(os.environ.get(_API_KEY_VARIABLE, "").split()), None) if key is None else key
+    if key is not None and not _KEY.fullmatch(key):
+        raise ConfigurationError("an API key is not empty, and ASCII without white space")
+    return key
+
+
+def client_options(base_url: str, headers: Mapping[str, str] | None, api_key: str | None) -> dict[str, Any]:
+    """Arguments for ``httpx.Client`` and ``httpx.AsyncClient``.
+
+    Raises:
+        ConfigurationError: the key is none that a header carries.
+    """
+    key = check_api_key(api_key)
+    ours = {"accept-encoding": "identity", **({} if key is None else {"authorization": f"Bearer {key}"})}
     return {
-        "headers": {"accept-encoding": "identity", **(headers or {})},
+        # What the caller says of a header goes first.
+        "headers": {**ours, **{name.lower(): value for name, value in (headers or {}).items()}},
         # Proxies from the environment are for the outside world, not for a gateway next door.
         "trust_env": False,
         # Reading the certificate store is slow, and useless without TLS.

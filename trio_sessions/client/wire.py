@@ -8,12 +8,14 @@ from __future__ import annotations
 import json as stdlib_json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
 from trio_sessions.client.errors import (
     AssemblyFailed,
+    AuthenticationFailed,
+    PermissionRefused,
     RequestRefused,
     ServerError,
     SessionNotFound,
@@ -128,10 +130,12 @@ class Created:
         session_id: its id.
         worker: URL of the worker of the gateway that has it, which is below it what the gateway is below its own; None
             if there is no other.
+        token: opens the model routes of this session; None where the gateway has no keys.
     """
 
     session_id: str
     worker: str | None
+    token: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,10 +279,11 @@ def _read_created(body: bytes) -> Created:
     value = _object(body)
     session_id = _string(value, "session_id")
     base_url = value.get("base_url")
+    token = _string(value, "token") if "token" in value else None
     # What is not understood is left: the gateway itself can be asked for everything.
     if not isinstance(base_url, str) or not base_url.endswith(_path(session_id)):
-        return Created(session_id, None)
-    return Created(session_id, base_url.removesuffix(_path(session_id)))
+        return Created(session_id, None, token)
+    return Created(session_id, base_url.removesuffix(_path(session_id)), token)
 
 
 def _read_state(body: bytes) -> SessionState:
@@ -319,6 +324,10 @@ def _error(answer: Answer, *, assembling: bool) -> StatusError:
     text = _text(answer.body)
     if answer.status == 404 and text.startswith(_NOT_FOUND):
         kind: type[StatusError] = SessionNotFound
+    elif answer.status == 401:
+        kind = AuthenticationFailed
+    elif answer.status == 403:
+        kind = PermissionRefused
     elif answer.status == 409 and _TRUNCATED in text:
         kind = TruncatedGeneration
     elif answer.status == 422 and assembling:

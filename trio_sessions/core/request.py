@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from trio_sessions.core import json
 from trio_sessions.core.token_text import encode_token_ids
-from trio_sessions.errors import ContextOverflow, InvalidRequest
+from trio_sessions.errors import ContextOverflow, InvalidRequest, NestedTooDeeply
 
 __all__ = [
     "ChatBody",
@@ -237,9 +237,12 @@ def decode_request(body: bytes) -> dict[str, Any]:
 
     Raises:
         InvalidRequest: malformed JSON, or not an object.
+        NestedTooDeeply: nested deeper than ``json.MAX_NESTING``.
     """
     try:
         decoded = json.decode(body) if body else {}
+    except json.TooDeep as error:
+        raise NestedTooDeeply(f"invalid JSON body: {error}") from error
     except json.InvalidJSON as error:
         raise InvalidRequest(f"invalid JSON body: {error}") from error
     if not isinstance(decoded, dict):

@@ -14,7 +14,7 @@ from trio_sessions._version import __version__
 from trio_sessions.engine.base import EngineAnswer, EngineCall
 from trio_sessions.engine.headers import to_engine
 from trio_sessions.engine.http import AnswerTooLarge, Limits, TrioTransport
-from trio_sessions.errors import EngineUnreachable
+from trio_sessions.errors import EngineTimedOut, EngineUnreachable
 
 __all__ = ["SGLangEngine"]
 
@@ -74,7 +74,7 @@ class SGLangEngine:
     async def _in_time(self, request: EngineCall, take: Callable[[bytes], Awaitable[None]] | None) -> EngineAnswer:
         with trio.move_on_after(self.timeout):
             return await self._send(request, take)
-        raise EngineUnreachable("ReadTimeout", f"the engine did not answer within {self.timeout:g} s")
+        raise EngineTimedOut(self.timeout)
 
     def _target(self, request: EngineCall) -> bytes:
         query = f"?{request.query}" if request.query else ""

@@ -53,7 +53,8 @@ def _address_in_use(host: str, port: int, error: Exception, advice: str = _ADVIC
     return AddressInUse(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}; {advice}")
 
 
-def url_of(listener: socket.socket) -> str:
-    """``http://host:port`` of a bound socket."""
+def url_of(listener: socket.socket, *, tls: bool = False) -> str:
+    """``http://host:port`` of a bound socket, or ``https`` where it is served with TLS."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

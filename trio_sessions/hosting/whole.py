@@ -1,6 +1,6 @@
 """Requests whose body has arrived before the application starts, and answers that are sent to their end.
 
-``WholeRequests`` cures four faults of the stack it stands in (Hypercorn and Quart-Trio):
+``WholeRequests`` cures five faults of the stack it stands in (Hypercorn and Quart-Trio):
 
 * An answer sent before the request's body arrived leaves the connection unusable for the next request. Here the body
   is read before the application starts, so no answer can come first.
@@ -9,6 +9,8 @@
 * Quart gives up a body over its limit without reading it. Here the rest is read and thrown away, so that the client
   can read the 413.
 * Quart spells header values in UTF-8. Headers are bytes that are read as Latin-1; here they are sent as they were read.
+* HTTP/2 takes any bytes for a target, and neither Quart nor a server that is asked over HTTP/1 does. Here such a
+  request is refused.
 
 An answer's head is sent with the beginning of its body. WebSockets are refused.
 """
@@ -16,14 +18,18 @@ An answer's head is sent with the beginning of its body. WebSockets are refused.
 from __future__ import annotations
 
 import math
+import re
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from trio_sessions.core import json
+from trio_sessions.hosting.refusal import Refusal, Refuse, plain_refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hypercorn.typing import (
         ASGIFramework,
         ASGIReceiveCallable,
@@ -34,7 +40,12 @@ if TYPE_CHECKING:
         Scope,
     )
 
+    from trio_sessions.hosting.limits import ConnectionLimit
+
 __all__ = ["WholeRequests"]
+
+# As HTTP/1 has it: RFC 9112, 3.2.
+_TARGET: Final = re.compile(rb"[\x21-\x7e]*")
 
 
 class _Incomplete(Enum):
@@ -52,12 +63,24 @@ class WholeRequests:
         app: gets each request's body in one piece.
         max_body_bytes: a larger body is answered 413.
         body_timeout: seconds in which the whole body must arrive, else 408.
+        on_limit: is told when one of these limits refused a request.
+        refuse: words what is answered in the application's place.
     """
 
-    def __init__(self, app: ASGIFramework, *, max_body_bytes: float = math.inf, body_timeout: float = math.inf) -> None:
+    def __init__(
+        self,
+        app: ASGIFramework,
+        *,
+        max_body_bytes: float = math.inf,
+        body_timeout: float = math.inf,
+        on_limit: Callable[[ConnectionLimit], None] = lambda limit: None,
+        refuse: Refuse = plain_refusal,
+    ) -> None:
         self._app = app
+        self._on_limit = on_limit
         self._max_body_bytes = max_body_bytes
         self._body_timeout = body_timeout
+        self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """The ASGI entry point."""
@@ -66,13 +89,20 @@ class WholeRequests:
         if scope["type"] != "http":
             return
         match await self._read(receive):
+            case bytes() if not _TARGET.fullmatch(scope["raw_path"] + scope["query_string"]):
+                text = "the target of the request has characters in it that have to be escaped with %"
+                await _send_refusal(send, self._refuse(scope["path"], 400, text))
             case bytes() as body:
                 await self._run(scope, body, receive, send)
             case _Incomplete.TOO_LARGE:
+                self._on_limit("body")
                 limit = self._max_body_bytes / 2**20
-                await _refuse(send, 413, f"the request body is larger than {limit:g} MiB (--max-body-mb)")
+                text = f"the request body is larger than {limit:g} MiB (--max-body-mb)"
+                await _send_refusal(send, self._refuse(scope["path"], 413, text))
             case _Incomplete.TOO_SLOW:
-                await _refuse(send, 408, f"the request body did not arrive within {self._body_timeout:g} s", close=True)
+                self._on_limit("body_timeout")
+                text = f"the request body did not arrive within {self._body_timeout:g} s (--body-timeout)"
+                await _send_refusal(send, self._refuse(scope["path"], 408, text), close=True)
             case _Incomplete.GONE:
                 pass
 
@@ -123,13 +153,12 @@ class WholeRequests:
         await self._app(scope, receive_whole, send_marking)
 
 
-async def _refuse(send: ASGISendCallable, status: int, text: str, *, close: bool = False) -> None:
-    body = json.encode({"error": text})
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+async def _send_refusal(send: ASGISendCallable, refusal: Refusal, *, close: bool = False) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(refusal.body)).encode())]
     if close:
         headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers, "trailers": False})
+    await send({"type": "http.response.body", "body": refusal.body, "more_body": False})
 
 
 async def _refuse_websocket(send: ASGISendCallable) -> None:

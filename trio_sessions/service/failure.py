@@ -26,12 +26,14 @@ class Failure:
         text: what was wrong and, where there is a choice, what to do.
         code: stable identifier, as in ``trio_sessions.errors``.
         permanent: whether sending the same again cannot help, which a status does not always say.
+        retry_after: seconds after which it may, where that is known.
     """
 
     status: int
     text: str
     code: str
     permanent: bool = False
+    retry_after: int | None = None
 
 
 def engine_failure(status: int, body: bytes) -> Failure:

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 from trio_sessions.config import Settings
 from trio_sessions.core.history import LinearHistory, TreeHistory
@@ -13,9 +14,12 @@ from trio_sessions.core.samples import AssemblyRules
 from trio_sessions.engine.base import Engine
 from trio_sessions.observe import Metrics
 from trio_sessions.render.base import Renderer
+from trio_sessions.service.admission import Admission, AdmissionLimits
 from trio_sessions.service.ask import EngineAsker
 from trio_sessions.service.hooks import resolve_matcher, resolve_sample_hooks
 from trio_sessions.service.inspect import SessionInspector
+from trio_sessions.service.keys import api_keys_of
+from trio_sessions.service.limits import RequestLimits
 from trio_sessions.service.offload import Offloader
 from trio_sessions.service.plan import Planner
 from trio_sessions.service.proxy import EngineProxy
@@ -42,7 +46,7 @@ class Gateway:
             it has are taken over.
 
     Raises:
-        ConfigurationError: the message matcher or a hook for samples cannot be resolved.
+        ConfigurationError: the message matcher or a hook for samples cannot be resolved, or the keys' file is unusable.
     """
 
     def __init__(
@@ -60,10 +64,11 @@ class Gateway:
         offloader = self.offloader = Offloader()
         self.settings = settings
         self.instance_id = settings.instance_id or new_id()
+        self.keys = api_keys_of(settings)
         self.metrics = metrics or Metrics()
         tree = settings.mode == "tree"
         self.registry = SessionRegistry(
-            new_history=TreeHistory if tree else LinearHistory,
+            new_history=partial(TreeHistory, settings.max_nodes) if tree else LinearHistory,
             new_id=new_id,
             clock=clock,
             now=now,
@@ -76,6 +81,20 @@ class Gateway:
         )
         if store is not None:
             self.registry.take_found()
+        self.admission = Admission(
+            AdmissionLimits(
+                turns=settings.max_turns,
+                session_turns=settings.max_session_turns,
+                waiting=settings.turn_queue,
+                patience=settings.turn_queue_timeout,
+            ),
+            show_waiting=self.metrics.turns_waiting.set,
+        )
+        limits = RequestLimits(
+            messages=settings.max_messages,
+            json_values=settings.max_json_values,
+            session_tokens=settings.max_session_tokens,
+        )
         self.inspector = SessionInspector(tree=tree, renderer=renderer, metrics=self.metrics, offloader=offloader)
         self.samples = SampleCollector(
             tree=tree,
@@ -87,11 +106,19 @@ class Gateway:
             ),
             hooks=resolve_sample_hooks(settings.sample_picker, settings.sample_postprocessor),
             inspector=self.inspector,
+            limits=limits,
             offloader=offloader,
         )
-        self.proxy = EngineProxy(engine, registry=self.registry, offloader=offloader, open_proxy=settings.open_proxy)
+        self.proxy = EngineProxy(
+            engine,
+            registry=self.registry,
+            admission=self.admission,
+            offloader=offloader,
+            open_proxy=settings.open_proxy,
+        )
         self.turns = TurnPipeline(
             registry=self.registry,
+            admission=self.admission,
             asker=EngineAsker(engine, real_streams=settings.stream == "real", offloader=offloader),
             planner=Planner(
                 renderer=renderer,
@@ -99,6 +126,7 @@ class Gateway:
                 policy=settings.request_policy,
                 seams=settings.seam_policy,
                 max_seq_len=settings.max_seq_len,
+                limits=limits,
                 new_id=new_id,
                 clock=clock,
                 offloader=offloader,

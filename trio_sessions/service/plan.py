@@ -20,6 +20,7 @@ from trio_sessions.core.tokens import TokenIds
 from trio_sessions.errors import AppendRoleNotSupported
 from trio_sessions.render.base import Extension, Renderer
 from trio_sessions.service.dialect import Dialect, Reading
+from trio_sessions.service.limits import RequestLimits
 from trio_sessions.service.offload import Offloader
 from trio_sessions.service.request import ReadRequest, TurnRequest
 from trio_sessions.service.session import Session
@@ -59,6 +60,7 @@ class Planner:
         policy: what the launch adds to every request.
         seams: what the launch wants where a request extends a stored turn.
         max_seq_len: most ids of a prompt and its answer; None for no limit.
+        limits: what a request and a session may come to.
         new_id: draws ids, 32 lowercase hex digits.
         clock: wall clock, seconds since the epoch.
         offloader: threads for long computations.
@@ -72,6 +74,7 @@ class Planner:
         policy: RequestPolicy,
         seams: SeamPolicy,
         max_seq_len: int | None,
+        limits: RequestLimits,
         new_id: Callable[[], str],
         clock: Callable[[], float],
         offloader: Offloader,
@@ -81,6 +84,7 @@ class Planner:
         self._policy = policy
         self._seams = seams
         self._max_seq_len = max_seq_len
+        self._limits = limits
         self._new_id = new_id
         self._clock = clock
         self._offload = offloader.run
@@ -91,6 +95,7 @@ class Planner:
         Raises:
             InvalidRequest: it cannot be read, or asks for what cannot be done.
         """
+        self._limits.check_body(request.body)
         exchange = dialect.read(
             request.body,
             Reading(
@@ -102,6 +107,7 @@ class Planner:
                 now=self._clock,
             ),
         )
+        self._limits.check_messages(len(exchange.chat.messages))
         purpose = purpose_of(exchange.chat)
         return ReadRequest(
             exchange=exchange,
@@ -152,6 +158,7 @@ class Planner:
                         await session.journal.write_rollback(attachment)
                     session.history.settle_refused_role(attachment)
                 raise
+        self._limits.check_tokens(stored=session.history.stored_tokens(attachment), added=len(extension.token_ids))
         input_ids = np.concatenate([stored[: extension.keep], extension.token_ids])
         request = prepared.engine_request(
             input_ids, template_kwargs=kwargs, stored_tokens=len(stored), max_seq_len=self._max_seq_len

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -9,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import structlog
@@ -23,11 +25,31 @@ from trio_sessions.service.offload import LONG_BYTES, Offloader
 from trio_sessions.service.session import Session
 from trio_sessions.store import Restored, SessionCreated, Store
 
-__all__ = ["SessionRegistry"]
+__all__ = ["SessionRegistry", "SessionSummary"]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSummary:
+    """A session in a list of them.
+
+    Attributes:
+        id: of the session.
+        created: local time.
+        turns: how many are recorded.
+    """
+
+    id: str
+    created: datetime
+    turns: int
+
 
 # How often it is looked whether sessions are idle: at most a tenth of that time late, and a minute.
 _OF_IDLE: Final = 0.1
 _LOOK_SECONDS: Final = 60.0
+_LOOK_FOR_ANSWERS_SECONDS: Final = 10.0
+_LOOKED_AT_ONCE: Final = 1000
+# When to try again what there is no room for.
+_AGAIN_SECONDS: Final = 5
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.sessions")
 
 
@@ -110,8 +132,11 @@ class SessionRegistry:
         """How many sessions are open."""
         return len(self._resident) + len(self._dormant)
 
-    async def create(self) -> Session:
+    async def create(self, *, token_digest: bytes | None = None) -> Session:
         """A new, empty session.
+
+        Args:
+            token_digest: of the token that opens its model routes, if there is one.
 
         Raises:
             ServerDraining: shutdown has begun.
@@ -123,13 +148,15 @@ class SessionRegistry:
             raise ServerDraining("the server is shutting down and takes no more sessions")
         if len(self) + self._creating >= self._limits.sessions:
             raise TooManySessions(
-                f"there are {len(self)} sessions, as many as there may be (--max-sessions): delete those that are done"
+                f"there are {len(self)} sessions, as many as there may be (--max-sessions): delete those that are done",
+                retry_after=_AGAIN_SECONDS,
             )
         self.require_memory()
         lifetime = self._limits.lifetime
         created = SessionCreated(
             created=self._now().isoformat(),
             deadline=None if math.isinf(lifetime) else self._clock() + lifetime,
+            token_digest=token_digest,
         )
         session = self._session(self._new_id(), created)
         self._creating += 1
@@ -166,6 +193,33 @@ class SessionRegistry:
             if self._resident.get(session_id) is session:
                 self._resident[session_id] = self._resident.pop(session_id)
                 self._make_room()
+
+    def token_digest(self, session_id: str) -> bytes | None:
+        """The digest of the token that opens the session of that id; None where there is no token, or no session."""
+        session = self._resident.get(session_id)
+        if session is not None:
+            return session.created_event.token_digest
+        dormant = self._dormant.get(session_id)
+        return None if dormant is None else dormant.created.token_digest
+
+    def list(self, *, after: str | None, limit: int) -> tuple[SessionSummary, ...]:
+        """The open sessions in the order of their ids.
+
+        Args:
+            after: those behind this id, whether there is a session of that id or not; None from the first on.
+            limit: how many at most.
+        """
+        ids = heapq.nsmallest(
+            limit, (id_ for id_ in chain(self._resident, self._dormant) if after is None or id_ > after)
+        )
+        return tuple(map(self._summary, ids))
+
+    def _summary(self, session_id: str) -> SessionSummary:
+        session = self._resident.get(session_id)
+        if session is not None:
+            return SessionSummary(session_id, session.created, len(session.history.nodes))
+        dormant = self._dormant[session_id]
+        return SessionSummary(session_id, datetime.fromisoformat(dormant.created.created), dormant.turns)
 
     async def delete(self, session_id: str) -> None:
         """Close a session and forget it; its running turns are not waited for, and cancelled if that is wanted.
@@ -212,11 +266,13 @@ class SessionRegistry:
             self._make_room()
         if self._bytes > self._limits.memory:
             advice = (
-                "they are in use: try again later"
+                "they are in use"
                 if self._store.recovers
                 else "delete those that are done, or serve with --store PATH, where they need not all be in memory"
             )
-            raise MemoryExhausted(f"sessions take all the memory they may have (--max-memory-mb); {advice}")
+            raise MemoryExhausted(
+                f"sessions take all the memory they may have (--max-memory-mb); {advice}", retry_after=_AGAIN_SECONDS
+            )
 
     async def expire_idle_for_ever(self) -> None:
         """Now and again delete the sessions that nobody has used for too long."""
@@ -228,11 +284,10 @@ class SessionRegistry:
 
     async def _expire_idle(self) -> None:
         before = trio.current_time() - self._limits.idle
-        idle = [session.id for session in self._resident.values() if not session.uses and session.used <= before]
-        idle += [session_id for session_id, dormant in self._dormant.items() if dormant.used <= before]
-        for session_id in idle:
-            session = self._resident.get(session_id)
-            if session is not None and session.uses:
+        for session_id in [*self._resident, *self._dormant]:
+            # Looked at anew each time: deleting takes a while.
+            used = self._last_use(session_id)
+            if used is None or used > before:
                 continue
             try:
                 await self.delete(session_id)
@@ -243,6 +298,23 @@ class SessionRegistry:
                 return
             self._metrics.sessions_expired.inc()
             _log.info("nobody used a session", session=session_id)
+
+    def _last_use(self, session_id: str) -> float | None:
+        """Trio's time when a session was used, which is now if it is in use; None where there is none."""
+        session = self._resident.get(session_id)
+        if session is not None:
+            return trio.current_time() if session.uses else session.used
+        dormant = self._dormant.get(session_id)
+        return None if dormant is None or session_id in self._loading else dormant.used
+
+    async def forget_old_answers(self) -> None:
+        """Let go for ever of answers that no retry gets any more: a session that is left alone would keep them."""
+        while True:
+            await trio.sleep(_LOOK_FOR_ANSWERS_SECONDS)
+            for count, session in enumerate(list(self._resident.values()), 1):
+                session.attempts.forget_old()
+                if count % _LOOKED_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
 
     @contextmanager
     def running(self, session: Session) -> Iterator[None]:

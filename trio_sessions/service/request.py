@@ -29,11 +29,12 @@ class Waiting(Protocol):
 
     def begin(self, writer: EventWriter, remaining_tokens: int | None) -> None:
         """From now on until ``settle``: open the stream after a while, or with the first part of the answer, and then
-        show now and again that it is alive.
+        show now and again that it is alive. Called again, with the same writer, it says what is known since.
 
         Args:
             writer: of the stream; nobody else uses it until ``settle``.
-            remaining_tokens: how many ids the prompt leaves, for the head of the reply; None where there is no limit.
+            remaining_tokens: how many ids the prompt leaves, for the head of the reply; None where there is no limit,
+                or that is not known yet.
         """
 
     def offer(self, delta: Delta) -> None:

@@ -168,7 +168,7 @@ class SessionAttempts:
     @property
     def busy(self) -> bool:
         """Whether one runs, or its answer may still be asked for."""
-        self._forget_old()
+        self.forget_old()
         return bool(self._attempts)
 
     async def find(self, mark: RetryMark, fingerprint: bytes) -> Attempt | None:
@@ -198,10 +198,10 @@ class SessionAttempts:
         # In the order in which they ended.
         self._attempts.remove(attempt)
         self._attempts.append(attempt)
-        self._forget_old()
+        self.forget_old()
 
     def _find(self, mark: RetryMark, fingerprint: bytes) -> Attempt | None:
-        self._forget_old()
+        self.forget_old()
         if mark.key is not None:
             for attempt in self._attempts:
                 if attempt.key == mark.key:
@@ -229,7 +229,8 @@ class SessionAttempts:
                 return None
         return min(same, key=lambda attempt: attempt.over.is_set(), default=None)
 
-    def _forget_old(self) -> None:
+    def forget_old(self) -> None:
+        """Let go of answers that are not given again any more."""
         now = trio.current_time()
         self._attempts = [
             attempt

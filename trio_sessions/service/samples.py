@@ -20,8 +20,9 @@ from trio_sessions.core.samples import (
     encode_samples_in_pieces,
     is_reward,
 )
-from trio_sessions.errors import InvalidRequest
+from trio_sessions.errors import InvalidRequest, NestedTooDeeply
 from trio_sessions.service.inspect import SessionInspector
+from trio_sessions.service.limits import RequestLimits
 from trio_sessions.service.offload import LONG_BYTES, Offloader
 from trio_sessions.service.session import Session
 
@@ -53,7 +54,9 @@ class SamplesRequest:
         """
         try:
             fields = json.decode(body) if body.strip() else {}
-        except ValueError as error:
+        except json.TooDeep as error:
+            raise NestedTooDeeply(f"invalid JSON body: {error}") from error
+        except json.InvalidJSON as error:
             raise InvalidRequest(f"invalid JSON body: {error}") from error
         if not isinstance(fields, dict):
             raise InvalidRequest("the body must be an object")
@@ -80,6 +83,7 @@ class SampleCollector:
         rules: what assembly knows of the launch.
         hooks: who picks and finishes the samples of a session that branches.
         inspector: compares with the template's rendering and describes the session.
+        limits: what a request may come to.
         offloader: threads.
     """
 
@@ -90,13 +94,16 @@ class SampleCollector:
         rules: AssemblyRules,
         hooks: SampleHooks,
         inspector: SessionInspector,
+        limits: RequestLimits,
         offloader: Offloader,
     ) -> None:
         self._tree = tree
         self._rules = rules
         self._hooks = hooks
         self._inspector = inspector
+        self._limits = limits
         self._offload = offloader.run
+        self._offload_json = offloader.run_json
 
     async def collect(self, session: Session, body: bytes) -> Sequence[Piece]:
         """The payload for ``body``, a trainer's request, in pieces.
@@ -105,7 +112,7 @@ class SampleCollector:
             InvalidRequest: the body is not what the contract says, or names a response that is not in the session.
             SampleAssemblyFailed: the session's turns do not make samples; nothing is changed.
         """
-        request = SamplesRequest.from_body(body)
+        request = await self._offload_json(partial(self._read, body), size=json.weight(body))
         nodes = tuple(session.history.nodes)
         forest = Forest.of(nodes, session.history.active, undelivered=session.delivery.undelivered())
         # Nothing names an answer without an id.
@@ -120,6 +127,10 @@ class SampleCollector:
         return await self._offload(
             partial(self._payload, session, forest, request), size=LONG_BYTES if forest.nodes else 0
         )
+
+    def _read(self, body: bytes) -> SamplesRequest:
+        self._limits.check_body(body)
+        return SamplesRequest.from_body(body)
 
     def _payload(self, session: Session, forest: Forest, request: SamplesRequest) -> Sequence[Piece]:
         active = None if forest.active is None else forest.nodes[forest.active].checkpoint

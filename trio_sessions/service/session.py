@@ -45,6 +45,7 @@ class Session:
         footprint: bytes of memory it takes, as it is reckoned.
         uses: how many use it now.
         used: trio's time when it was last used.
+        waits: of turns that wait for a place.
         replaced_turns: how many recorded turns later ones took the place of.
         sent: the messages of the request that committed last, or None; what a request repeats of them is known.
     """
@@ -71,6 +72,7 @@ class Session:
         self.footprint = _EMPTY_BYTES
         self.uses = 0
         self.used = trio.current_time()
+        self.waits: set[trio.CancelScope] = set()
         self.replaced_turns = 0
         self.sent: SentMessages | None = None
         # Reading twice must not count twice. Threads compare.
@@ -87,8 +89,10 @@ class Session:
         return self._closed
 
     def close(self) -> None:
-        """Take no further turn, and record none that is running."""
+        """Take no further turn, and record none that is running; those that still wait for a place wait no longer."""
         self._closed = True
+        for wait in self.waits:
+            wait.cancel()
 
     def reopen(self) -> None:
         """Take turns again, after all."""

@@ -30,6 +30,8 @@ from trio_sessions.errors import (
     ContextOverflow,
     EngineUnreachable,
     InvalidRequest,
+    NodeCapReached,
+    Overloaded,
     ServerDraining,
     SessionError,
     SessionExpired,
@@ -37,6 +39,7 @@ from trio_sessions.errors import (
     TurnCancelled,
 )
 from trio_sessions.observe import Metrics, TurnOutcome
+from trio_sessions.service.admission import Admission
 from trio_sessions.service.ask import EngineAsker
 from trio_sessions.service.dialect import AnswerWriter, Dialect, EventWriter
 from trio_sessions.service.failure import engine_failure
@@ -126,6 +129,7 @@ class TurnPipeline:
 
     Args:
         registry: knows which turns run, for shutdown.
+        admission: gives places to turns.
         asker: asks the engine.
         planner: finds out the prompt of a request.
         max_trim_tokens: how many trailing ids of a stored turn a prompt may replace.
@@ -140,6 +144,7 @@ class TurnPipeline:
         self,
         *,
         registry: SessionRegistry,
+        admission: Admission,
         asker: EngineAsker,
         planner: Planner,
         max_trim_tokens: int,
@@ -150,6 +155,7 @@ class TurnPipeline:
         offloader: Offloader,
     ) -> None:
         self._registry = registry
+        self._admission = admission
         self._asker = asker
         self._planner = planner
         self._max_trim_tokens = max_trim_tokens
@@ -284,12 +290,26 @@ class TurnPipeline:
 
     async def _sample(self, turn: _Turn, read: ReadRequest, *, size: int, began: float) -> _Ended:
         """A turn of its own, which began at trio's time ``began``."""
+        events = read.exchange.writer.events() if read.exchange.stream else None
+
+        def before_waiting() -> None:
+            turn.log.info("the turn waits for a place")
+            if events is not None and turn.request.waiting is not None:
+                turn.request.waiting.begin(events, None)
+
+        arrived = trio.current_time()
+        async with self._admission.place(turn.session, before_waiting=before_waiting):
+            waited = trio.current_time() - arrived
+            return await self._sample_in_place(turn, read, events, size=size, began=began + waited)
+
+    async def _sample_in_place(
+        self, turn: _Turn, read: ReadRequest, events: EventWriter | None, *, size: int, began: float
+    ) -> _Ended:
         session, writer, log = turn.session, read.exchange.writer, turn.log
         async with session.locked():
             session.ensure_open()
             plan = await self._planner.plan(session, read, size=size)
         prompt = plan.request.input_ids
-        events = writer.events() if read.exchange.stream else None
         remaining = self._remaining(len(prompt))
         ask = partial(
             self._asker.ask,
@@ -471,7 +491,7 @@ def _outcome_of(error: SessionError) -> TurnOutcome:
     match error:
         case ServerDraining() | ClientDisconnected() | SessionExpired(running=True) | TurnCancelled():
             return "cancelled"
-        case InvalidRequest() | SessionNotFound():
+        case InvalidRequest() | SessionNotFound() | NodeCapReached() | Overloaded():
             return "refused"
         case EngineUnreachable() | BadEngineAnswer():
             return "engine_error"

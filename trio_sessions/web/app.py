@@ -18,10 +18,15 @@ from trio_sessions.engine.base import EngineCall, Headers
 from trio_sessions.errors import NotProxied, SampleAssemblyFailed
 from trio_sessions.observe import METRICS_CONTENT_TYPE
 from trio_sessions.service.gateway import Gateway
+from trio_sessions.service.keys import draw_token
 from trio_sessions.service.proxy import TURN_PATHS
 from trio_sessions.service.replies import Reply
 from trio_sessions.web.dialects.messages.models import models_question
-from trio_sessions.web.errors import error_reply, reply_for, status_of
+from trio_sessions.web.dialects.routes import dialect_at
+from trio_sessions.web.errors import failure_of, status_of
+from trio_sessions.web.listing import page_of, read_page
+from trio_sessions.web.openapi import openapi_document
+from trio_sessions.web.refusals import failed, refused
 from trio_sessions.web.turns import TurnRoutes
 
 __all__ = ["create_app"]
@@ -54,9 +59,22 @@ def create_app(gateway: Gateway) -> QuartTrio:
             Reply(status=200, headers=(("content-type", METRICS_CONTENT_TYPE),), body=gateway.metrics.render())
         )
 
+    @app.get("/openapi.json")
+    async def openapi() -> Response:
+        return _response(Reply(status=200, headers=_JSON, body=openapi_document()))
+
     @app.post("/sessions")
     async def create_session() -> Response:
-        return _json({"session_id": (await gateway.registry.create()).id})
+        if not gateway.keys:
+            return _json({"session_id": (await gateway.registry.create()).id})
+        token = draw_token()
+        session = await gateway.registry.create(token_digest=token.digest)
+        return _json({"session_id": session.id, "token": token.text})
+
+    @app.get("/sessions")
+    async def list_sessions() -> Response:
+        page = read_page(request.query_string)
+        return _json(page_of(gateway.registry.list(after=page.after, limit=page.limit + 1), page))
 
     @app.get("/sessions/<session_id>")
     async def get_session(session_id: str) -> Response:
@@ -104,7 +122,7 @@ def create_app(gateway: Gateway) -> QuartTrio:
         text = f"{(error.name or 'error').lower()}: {request.method} {request.path}"
         if error.code == 404 and request.path.endswith(TURN_PATHS):
             text += "; turns go to /sessions/{id}/v1/..., and POST /sessions makes a session"
-        response = _response(error_reply(error.code or 500, text))
+        response = _response(refused(request.path, error.code or 500, text))
         for name, value in error.get_headers():
             if name.lower() == "allow":
                 response.headers[name] = value
@@ -112,7 +130,8 @@ def create_app(gateway: Gateway) -> QuartTrio:
 
     @app.errorhandler(Exception)
     async def error_of_a_route(error: Exception) -> Response:
-        return _response(reply_for(error, path=request.path))
+        failure = failure_of(error, path=request.path, metrics=gateway.metrics)
+        return _response(failed(dialect_at(request.path), failure))
 
     # Assigning it is how Quart has an application wrapped.
     app.asgi_app = TurnRoutes(gateway, app.asgi_app)  # type: ignore[method-assign]

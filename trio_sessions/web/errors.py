@@ -18,6 +18,8 @@ from trio_sessions.errors import (
     MemoryExhausted,
     NodeCapReached,
     NotProxied,
+    Overloaded,
+    PermissionDenied,
     SampleAssemblyFailed,
     ServerDraining,
     SessionError,
@@ -25,23 +27,26 @@ from trio_sessions.errors import (
     SessionUnreadable,
     StoreUnavailable,
     TokenizationFailed,
-    TooManySessions,
     TruncatedGeneration,
     TurnCancelled,
+    Unauthenticated,
 )
+from trio_sessions.observe import Metrics
 from trio_sessions.service.failure import Failure
-from trio_sessions.service.replies import Reply, json_reply
+from trio_sessions.service.limits import limit_of
 
-__all__ = ["STATUS", "advice_on", "error_reply", "failure_of", "reply_for", "status_of"]
+__all__ = ["STATUS", "advice_on", "failure_of", "status_of"]
 
 STATUS: Final[Mapping[type[SessionError], int]] = {
     InvalidRequest: 400,
+    Overloaded: 429,
     NodeCapReached: 400,
+    Unauthenticated: 401,
+    PermissionDenied: 403,
     TruncatedGeneration: 409,
     SessionNotFound: 404,
     NotProxied: 404,
     SampleAssemblyFailed: 422,
-    TooManySessions: 429,
     ClientDisconnected: 499,
     SessionUnreadable: 500,
     MatcherFailed: 500,
@@ -54,7 +59,14 @@ STATUS: Final[Mapping[type[SessionError], int]] = {
     MemoryExhausted: 503,
 }
 # They come again when the request does, although clients retry their statuses.
-_PERMANENT: Final = (TruncatedGeneration, MatcherFailed, TokenizationFailed, SessionUnreadable)
+_PERMANENT: Final = (
+    Unauthenticated,
+    PermissionDenied,
+    TruncatedGeneration,
+    MatcherFailed,
+    TokenizationFailed,
+    SessionUnreadable,
+)
 
 _RETRY_SOON: Final = (("retry-after", "1"),)
 # The SDKs of OpenAI and Anthropic heed it.
@@ -67,11 +79,21 @@ def status_of(error: SessionError) -> int:
     return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
 
 
-def failure_of(error: Exception, *, path: str) -> Failure:
-    """What the client of a route that raised ``error`` is told: a domain error's own text, or nothing of the inside."""
+def failure_of(error: Exception, *, path: str, metrics: Metrics) -> Failure:
+    """What the client of a route that raised ``error`` is told: a domain error's own text, or nothing of the inside.
+
+    Where it was refused by a limit, ``metrics`` count that.
+    """
+    limit = limit_of(error)
+    if limit is not None:
+        metrics.count_refused(limit)
     if isinstance(error, SessionError):
         return Failure(
-            status=status_of(error), text=str(error), code=error.code, permanent=isinstance(error, _PERMANENT)
+            status=status_of(error),
+            text=str(error),
+            code=error.code,
+            permanent=isinstance(error, _PERMANENT),
+            retry_after=error.retry_after if isinstance(error, Overloaded) else None,
         )
     # The message of an unexpected error may quote a conversation; where it happened does not.
     stack = "".join(traceback.format_tb(error.__traceback__))
@@ -84,15 +106,6 @@ def advice_on(failure: Failure) -> Headers:
     """Headers that tell a client's SDK whether and when to try again, in whatever dialect it speaks."""
     if failure.permanent:
         return _NO_RETRY
-    return _RETRY_SOON if failure.status in (429, 503) else ()
-
-
-def reply_for(error: Exception, *, path: str) -> Reply:
-    """The reply of a route that raised ``error``, outside of turns."""
-    failure = failure_of(error, path=path)
-    return json_reply({"error": failure.text}, status=failure.status, headers=advice_on(failure))
-
-
-def error_reply(status: int, text: str) -> Reply:
-    """``{"error": text}``."""
-    return json_reply({"error": text}, status=status, headers=_RETRY_SOON if status == 503 else ())
+    if failure.retry_after is not None:
+        return (("retry-after", str(failure.retry_after)),)
+    return _RETRY_SOON if failure.status == 503 else ()

@@ -38,6 +38,8 @@ class EventStream:
 
     def __init__(self, send: ASGISendCallable, nursery: trio.Nursery, *, grace: float, interval: float) -> None:
         self._writer: EventWriter | None = None
+        self._begun = False
+        self._remaining_tokens: int | None = None
         self._send = send
         self._nursery = nursery
         self._grace = grace
@@ -55,8 +57,12 @@ class EventStream:
 
     def begin(self, writer: EventWriter, remaining_tokens: int | None) -> None:
         """See ``trio_sessions.service.request.Waiting``."""
+        self._remaining_tokens = remaining_tokens
+        if self._begun:
+            return
+        self._begun = True
         self._idle = trio.Event()
-        self._nursery.start_soon(self._run, writer, remaining_tokens)
+        self._nursery.start_soon(self._run, writer)
 
     def offer(self, delta: Delta) -> None:
         """See ``trio_sessions.service.request.Waiting``."""
@@ -79,7 +85,7 @@ class EventStream:
         assert self._writer is not None
         await self.end(self._writer.broken(failure))
 
-    async def _run(self, writer: EventWriter, remaining_tokens: int | None) -> None:
+    async def _run(self, writer: EventWriter) -> None:
         try:
             due = trio.current_time() + self._grace
             while not self._settled:
@@ -93,17 +99,16 @@ class EventStream:
                 else:
                     body = writer.opening() if self._writer is None else writer.keep_alive()
                 if body:
-                    await self._write(writer, remaining_tokens, body)
+                    await self._write(writer, body)
                     due = trio.current_time() + self._interval
         finally:
             self._idle.set()
 
-    async def _write(self, writer: EventWriter, remaining_tokens: int | None, body: bytes) -> None:
+    async def _write(self, writer: EventWriter, body: bytes) -> None:
         if self._writer is None:
             self._writer = writer
-            head = [
-                (name.encode(), value.encode()) for name, value in (*STREAM_HEADERS, *budget_header(remaining_tokens))
-            ]
+            headers = (*STREAM_HEADERS, *budget_header(self._remaining_tokens))
+            head = [(name.encode(), value.encode()) for name, value in headers]
             await self._send({"type": "http.response.start", "status": 200, "headers": head, "trailers": False})
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
 

@@ -6,9 +6,8 @@ answered here, in front of the Quart application, which serves everything else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
@@ -17,39 +16,24 @@ from trio_sessions.errors import ClientDisconnected
 from trio_sessions.hosting import fate_of
 from trio_sessions.service.ask import CHAT_PATH
 from trio_sessions.service.dialect import CountingDialect, Dialect
-from trio_sessions.service.failure import Failure
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.replies import Reply
 from trio_sessions.service.request import TurnRequest
 from trio_sessions.service.session import Session
 from trio_sessions.service.turn import TurnReply
 from trio_sessions.web.callers import caller_of
-from trio_sessions.web.dialects.chat import ChatDialect
-from trio_sessions.web.dialects.messages import MessagesDialect
-from trio_sessions.web.dialects.responses import ResponsesDialect
-from trio_sessions.web.errors import advice_on, failure_of
+from trio_sessions.web.dialects.routes import COUNTS, DIALECTS
+from trio_sessions.web.errors import failure_of
 from trio_sessions.web.headers import budget_header
 from trio_sessions.web.marks import retry_mark
-from trio_sessions.web.paths import SessionTarget, session_target
+from trio_sessions.web.paths import SessionTarget, routed, session_target
+from trio_sessions.web.refusals import failed
 from trio_sessions.web.streams import EventStream
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
 __all__ = ["TurnRoutes"]
-
-_MESSAGES: Final = MessagesDialect()
-_DIALECTS: Final[Mapping[str, Dialect]] = {
-    CHAT_PATH: ChatDialect(),
-    "v1/messages": _MESSAGES,
-    # Of clients that are given a base URL with the version.
-    "v1/v1/messages": _MESSAGES,
-    "v1/responses": ResponsesDialect(),
-}
-_COUNTS: Final[Mapping[str, CountingDialect]] = {
-    "v1/messages/count_tokens": _MESSAGES,
-    "v1/v1/messages/count_tokens": _MESSAGES,
-}
 
 # A nursery is opened only for requests that may be answered with a stream. One that hides the word behind escapes is
 # answered, and its stream begins with the answer.
@@ -72,13 +56,16 @@ class TurnRoutes:
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """The ASGI entry point."""
+        if scope["type"] == "http" and not scope["path"].startswith("/"):
+            # Quart would read it itself, and knows no way out where it cannot.
+            scope = cast("HTTPScope", {**scope, "path": routed(scope["path"]) or "/"})
         if scope["type"] == "http" and scope["method"] == "POST":
             target = session_target(scope["path"])
-            if target is not None and target.path in _DIALECTS:
-                await self._serve(target, _DIALECTS[target.path], scope, receive, send)
+            if target is not None and target.path in DIALECTS:
+                await self._serve(target, DIALECTS[target.path], scope, receive, send)
                 return
-            if target is not None and target.path in _COUNTS:
-                await self._count(target, _COUNTS[target.path], scope, receive, send)
+            if target is not None and target.path in COUNTS:
+                await self._count(target, COUNTS[target.path], scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -122,11 +109,11 @@ class TurnRoutes:
             if turn is not None:
                 raise
             # Whatever it was, the client gets an answer, as from Quart's error handlers.
-            failure = failure_of(error, path=scope["path"])
+            failure = failure_of(error, path=scope["path"], metrics=self._gateway.metrics)
             if stream is not None and stream.settle():
                 await stream.end_with(failure)
             else:
-                await _send(_failed(dialect, failure), send)
+                await _send(failed(dialect, failure), send)
         finally:
             if stream is not None:
                 stream.settle()
@@ -158,13 +145,8 @@ class TurnRoutes:
                 reply = dialect.counted(await self._gateway.turns.count(session, request, dialect))
         except Exception as error:  # noqa: BLE001
             # As for a turn.
-            reply = _failed(dialect, failure_of(error, path=scope["path"]))
+            reply = failed(dialect, failure_of(error, path=scope["path"], metrics=self._gateway.metrics))
         await _send(reply, send)
-
-
-def _failed(dialect: Dialect, failure: Failure) -> Reply:
-    reply = dialect.failed(failure)
-    return replace(reply, headers=(*reply.headers, *advice_on(failure)))
 
 
 async def _request(target: SessionTarget, scope: HTTPScope, receive: ASGIReceiveCallable) -> TurnRequest:

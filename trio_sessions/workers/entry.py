@@ -15,9 +15,16 @@ import trio
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.hosting import AppServer, url_of
 from trio_sessions.observe import Metrics, configure_logging
-from trio_sessions.process import settle
+from trio_sessions.process import settle, share_heap
 from trio_sessions.render.base import Renderer
-from trio_sessions.serve import answer_until, engine_at, gateway_app, load_renderer_of, store_of
+from trio_sessions.serve import (
+    answer_until,
+    connection_limits,
+    engine_at,
+    gateway_app,
+    load_renderer_of,
+    store_of,
+)
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.registry import SessionRegistry
 from trio_sessions.workers.front import Front, Passing
@@ -25,6 +32,7 @@ from trio_sessions.workers.link import Failed, Link, Loaded, Serving, Sessions, 
 from trio_sessions.workers.membership import Membership
 from trio_sessions.workers.ownership import owned_id
 from trio_sessions.workers.peers import Peers
+from trio_sessions.workers.trust import WorkerTrust
 
 __all__ = ["main", "run_worker"]
 
@@ -41,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     # Ctrl-C in a terminal is sent to the supervisor and to its workers alike; the supervisor alone acts on it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    share_heap()
     control, public, own = (socket.socket(fileno=int(descriptor)) for descriptor in arguments)
     try:
         trio.run(run_worker, control, public, own)
@@ -111,7 +120,8 @@ class _Worker:
             front = partial(
                 Front, gateway=gateway, members=self._members, peers=peers, secret=self._secret, passing=passing
             )
-            app = gateway_app(gateway, behind=front)
+            trust = WorkerTrust(self._members, self._secret, peers)
+            app = gateway_app(gateway, behind=front, neighbours=trust)
             async with trio.open_nursery() as nursery:
 
                 def answering() -> None:
@@ -119,7 +129,8 @@ class _Worker:
                     nursery.start_soon(self._report, gateway.registry)
 
                 settle()
-                servers = [AppServer(app, public), AppServer(app, own)]
+                limits = connection_limits(gateway)
+                servers = [AppServer(app, listener, limits=limits) for listener in (public, own)]
                 await answer_until(self._stop, gateway, servers, answering=answering, drained=passing.settle)
                 nursery.cancel_scope.cancel()
         _log.info("stopped")

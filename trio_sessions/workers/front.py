@@ -7,7 +7,6 @@ came, which the other worker decodes the same way.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -18,15 +17,19 @@ import trio
 
 from trio_sessions.core import json
 from trio_sessions.engine.headers import HOP_BY_HOP
+from trio_sessions.errors import InvalidRequest
 from trio_sessions.observe import METRICS_CONTENT_TYPE
 from trio_sessions.service.gateway import Gateway
-from trio_sessions.web.errors import error_reply
+from trio_sessions.web.errors import status_of
+from trio_sessions.web.listing import merged_pages, page_of, read_page
 from trio_sessions.web.paths import routed
+from trio_sessions.web.refusals import refused
 from trio_sessions.workers.address import advertised_host
 from trio_sessions.workers.exposition import merge_metrics
 from trio_sessions.workers.membership import Membership
 from trio_sessions.workers.ownership import Placement, owner_of, session_in
 from trio_sessions.workers.peers import PeerFailed, PeerRequest, Peers, RawHeaders
+from trio_sessions.workers.trust import HOP_HEADER, WorkerTrust
 
 if TYPE_CHECKING:
     from hypercorn.typing import (
@@ -39,9 +42,7 @@ if TYPE_CHECKING:
         Scope,
     )
 
-__all__ = ["HOP_HEADER", "Front", "Passing"]
-
-HOP_HEADER: Final = b"x-trio-sessions-hop"
+__all__ = ["Front", "Passing"]
 
 _HOP_BY_HOP: Final = frozenset(name.encode() for name in HOP_BY_HOP)
 # The body has arrived whole and is sent as such; nobody is waited for with an expectation.
@@ -49,6 +50,7 @@ _NOT_PASSED_ON: Final = _HOP_BY_HOP | {b"content-length", b"expect", b"host"}
 # The server that answers the client writes its own.
 _NOT_PASSED_BACK: Final = _HOP_BY_HOP | {b"server", b"date"}
 _METRICS_SECONDS: Final = 3.0
+_LIST_SECONDS: Final = 5.0
 # A session is created in milliseconds; a worker that takes longer hangs, and its port goes on taking connections.
 _CREATE_SECONDS: Final = 5.0
 _READ: Final = ("GET", "HEAD")
@@ -118,6 +120,7 @@ class Front:
         self._members = members
         self._peers = peers
         self._secret = secret.encode()
+        self._trust = WorkerTrust(members, secret, peers)
         self._placement = Placement(members.index, len(members.urls))
         self._passing = passing
 
@@ -125,9 +128,9 @@ class Front:
         """The ASGI entry point."""
         if scope["type"] != "http":
             return
-        passed_on = any(map(self._is_mark, scope["headers"]))
+        passed_on = self._trust.vouched(list(scope["headers"]))
         if passed_on:
-            kept = [header for header in scope["headers"] if not self._is_mark(header)]
+            kept = [header for header in scope["headers"] if not self._trust.is_mark(header)]
             scope = cast("HTTPScope", {**scope, "headers": kept})
         path = routed(scope["path"])
         session_id = session_in(path)
@@ -136,21 +139,20 @@ class Front:
             if passed_on:
                 # Workers that disagree on whose it is would pass it on for ever.
                 _log.error("misdirected", session=session_id, owner=owner)
-                await _send_answer(send, _error(421, f"worker {self._members.index} does not have this session"))
+                text = f"worker {self._members.index} does not have this session"
+                await _send_answer(send, _error(path, 421, text))
             else:
                 await self._pass_on(owner, scope, receive, send)
         elif path == "/sessions" and scope["method"] == "POST":
             await self._create(scope, receive, send, here=passed_on)
+        elif path == "/sessions" and scope["method"] in _READ and not passed_on:
+            await _send_answer(send, await self._list(scope["query_string"]))
         elif path == "/health" and scope["method"] in _READ:
             await _send_answer(send, self._health())
         elif path == "/metrics" and scope["method"] in _READ and not passed_on:
             await _send_answer(send, await self._metrics())
         else:
             await self._app(scope, receive, send)
-
-    def _is_mark(self, header: tuple[bytes, bytes]) -> bool:
-        name, value = header
-        return name == HOP_HEADER and hmac.compare_digest(value, self._secret)
 
     def _marked(self, scope: HTTPScope, body: bytes) -> PeerRequest:
         query = b"?" + scope["query_string"] if scope["query_string"] else b""
@@ -182,14 +184,14 @@ class Front:
             # Where the answer had begun, the server closes the connection for want of an end, and the client knows.
             if not began:
                 text = f"worker {owner}, which has this session, is down; the sessions it had are lost"
-                await _send_answer(send, _error(503, text))
+                await _send_answer(send, _error(scope["path"], 503, text))
 
     async def _create(
         self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable, *, here: bool
     ) -> None:
         body = await _body(receive)
         order = (self._members.index,) if here else self._placement.draw(self._members.up)
-        answer = _error(503, "no worker takes sessions now")
+        answer = _error(scope["path"], 503, "no worker takes sessions now")
         async with _attended(receive):
             for index in order:
                 if index == self._members.index:
@@ -235,6 +237,31 @@ class Front:
         ]
         status = "ok" if all(self._members.up) else "degraded"
         return _json({"status": status, "session_server_instance_id": self._gateway.instance_id, "workers": workers})
+
+    async def _list(self, query: bytes) -> _Answer:
+        try:
+            page = read_page(query)
+        except InvalidRequest as error:
+            return _error("/sessions", status_of(error), str(error))
+        here = self._gateway.registry.list(after=page.after, limit=page.limit + 1)
+        pages = {self._members.index: page_of(here, page)}
+        target = f"/sessions?{page.query}".encode()
+        request = PeerRequest("GET", target, [(b"host", b"worker"), (HOP_HEADER, self._secret)], b"")
+
+        async def fetch(index: int) -> None:
+            answer = await self._ask(index, request, seconds=_LIST_SECONDS)
+            if answer is not None and answer.status == 200:
+                pages[index] = json.decode(answer.body)
+
+        async with trio.open_nursery() as nursery:
+            for index in range(len(self._members.urls)):
+                if index != self._members.index:
+                    nursery.start_soon(fetch, index)
+        missing = [str(index) for index in range(len(self._members.urls)) if index not in pages]
+        if missing:
+            # Whoever looks for what is left behind must not take a part for the whole.
+            return _error("/sessions", 503, f"worker {', '.join(missing)} does not say which sessions it has")
+        return _json(merged_pages(list(pages.values()), page))
 
     async def _metrics(self) -> _Answer:
         pages = {self._members.index: self._gateway.metrics.render()}
@@ -316,8 +343,8 @@ def _json(value: Any) -> _Answer:
     return _Answer(200, _about("application/json", body), body)
 
 
-def _error(status: int, text: str) -> _Answer:
-    reply = error_reply(status, text)
+def _error(path: str, status: int, text: str) -> _Answer:
+    reply = refused(path, status, text)
     headers = [(name.encode(), value.encode()) for name, value in reply.headers]
     return _Answer(reply.status, [*headers, (b"content-length", str(len(reply.body)).encode())], reply.body)
 

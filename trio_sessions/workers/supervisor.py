@@ -24,7 +24,8 @@ import trio
 from trio_sessions.config import Settings
 from trio_sessions.errors import AddressInUse, ConfigurationError, LibraryMissing
 from trio_sessions.hosting import bind, listen, url_of
-from trio_sessions.serve import Running, run_embedded_engine, watch_signals
+from trio_sessions.serve import Running, run_embedded_engine, try_engine, watch_signals
+from trio_sessions.service.keys import with_keys_of_file
 from trio_sessions.workers.address import neighbour_url
 from trio_sessions.workers.link import (
     Failed,
@@ -72,9 +73,11 @@ async def serve_with_workers(
         task_status: gets where it serves.
 
     Raises:
-        ConfigurationError: an address, the tokenizer, the template, the matcher or a hook cannot be used.
+        ConfigurationError: an address, the keys, the tokenizer, the template, the matcher or a hook cannot be used.
         ExceptionGroup: likewise, or of ``WorkersFailed``, or a service crashed.
     """
+    # Once, so that all workers have the same, also one that is started again.
+    settings = with_keys_of_file(settings)
     with ExitStack() as stack:
         public = stack.enter_context(bind(settings.host, settings.port))
         base = settings.worker_port_base
@@ -153,6 +156,7 @@ class _Supervisor:
             for worker in self._workers:
                 await worker.serving.wait()
             await services.start(watch_signals, self._stop, services.cancel_scope)
+            services.start_soon(try_engine, settings)
             running = Running(
                 base_url=url_of(self._public),
                 engine_url=self._engine_url,

@@ -69,6 +69,7 @@ class Checkpoint:
         record: the turn's facts for the trainer.
         message_count: messages on the whole path.
         depth: checkpoints on the whole path, this one included.
+        added_on_path: ids that the checkpoints of the whole path have added, each to its parent.
     """
 
     parent: Checkpoint | None
@@ -83,11 +84,18 @@ class Checkpoint:
     record: TurnRecord
     message_count: int = field(init=False)
     depth: int = field(init=False)
+    added_on_path: int = field(init=False)
 
     def __post_init__(self) -> None:
-        before = (0, 0) if self.parent is None else (self.parent.message_count, self.parent.depth)
-        object.__setattr__(self, "message_count", before[0] + len(self.messages))
-        object.__setattr__(self, "depth", before[1] + 1)
+        parent = self.parent
+        object.__setattr__(self, "message_count", (parent.message_count if parent else 0) + len(self.messages))
+        object.__setattr__(self, "depth", (parent.depth if parent else 0) + 1)
+        object.__setattr__(self, "added_on_path", (parent.added_on_path if parent else 0) + self.added)
+
+    @property
+    def added(self) -> int:
+        """How many ids it adds to its parent: what was rendered behind them, and what was sampled."""
+        return len(self.tokens) - self.kept
 
     @property
     def prompt(self) -> TokenPath:
@@ -301,6 +309,9 @@ class History(Protocol):
             NodeCapReached: the history takes no more turns.
             MatcherFailed: the matcher is broken.
         """
+
+    def stored_tokens(self, attachment: Attachment) -> int:
+        """How many ids are stored that a turn attached there leaves in place; each counts where it was added."""
 
     def settle_refused_role(self, attachment: Attachment) -> None:
         """Do what the contract pins when the appended role is refused after the request was attached."""

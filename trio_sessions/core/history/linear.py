@@ -69,6 +69,10 @@ class LinearHistory:
             divergence=_divergence(stored, messages, matched) if discards else "",
         )
 
+    def stored_tokens(self, attachment: Attachment) -> int:
+        """Those of the line up to the turn that is extended."""
+        return 0 if attachment.base is None else attachment.base.added_on_path
+
     def settle_refused_role(self, attachment: Attachment) -> None:
         """Roll back all the same: the reference does, and clients rely on it."""
         if attachment.discards:

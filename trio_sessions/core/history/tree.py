@@ -27,9 +27,14 @@ class TreeHistory:
 
     Nodes hold deltas, and what siblings have in common is held once: the ids by the parent they share, the messages of
     requests that are repeated (several samples of one prompt, a retry) by the first of them.
+
+    Args:
+        max_nodes: most nodes it may have.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_nodes: int = MAX_NODES) -> None:
+        self._max_nodes = max_nodes
+        self._stored_tokens = 0
         self._nodes: list[Checkpoint] = []
         self._children: dict[Checkpoint | None, list[Checkpoint]] = {None: []}
         self._numbers: dict[Checkpoint, int] = {}
@@ -82,6 +87,10 @@ class TreeHistory:
         path = self._paths.to(base)
         return Attachment.at(base, path.stored, path.spelled, messages, ticket=ticket, discards=0)
 
+    def stored_tokens(self, attachment: Attachment) -> int:
+        """Those of all nodes; a prompt that siblings share counts once for each."""
+        return self._stored_tokens
+
     def settle_refused_role(self, attachment: Attachment) -> None:
         """Nothing: no request takes anything away."""
 
@@ -91,11 +100,11 @@ class TreeHistory:
         Raises:
             NodeCapReached: the session has as many nodes as it may have.
         """
-        if len(self._nodes) >= MAX_NODES:
+        if len(self._nodes) >= self._max_nodes:
             raise NodeCapReached(
-                f"node cap reached ({MAX_NODES}): the session takes no more turns. Most often the agent does not send "
-                "its history back as it was, so that every turn starts a branch of its own; otherwise start another "
-                "session"
+                f"node cap reached ({self._max_nodes}): the session takes no more turns. Most often the agent does not "
+                "send its history back as it was, so that every turn starts a branch of its own; otherwise start "
+                "another session"
             )
 
     def is_stale(self, attachment: Attachment) -> bool:
@@ -115,6 +124,7 @@ class TreeHistory:
         self._children.setdefault(checkpoint.parent, []).append(checkpoint)
         self._numbers[checkpoint] = len(self._nodes)
         self._nodes.append(checkpoint)
+        self._stored_tokens += checkpoint.added
         if attachment.ticket > self._active_ticket:
             self._active, self._active_ticket = checkpoint, attachment.ticket
         return checkpoint

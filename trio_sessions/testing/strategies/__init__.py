@@ -21,6 +21,8 @@ from trio_sessions.testing.strategies.conversations import (
     tool_calls,
     tool_definitions,
 )
+from trio_sessions.testing.strategies.odd_json import odd_json
+from trio_sessions.testing.strategies.raw_http import RawRequest, raw_requests, twisted_targets
 from trio_sessions.testing.strategies.spellings import respelled
 from trio_sessions.testing.strategies.tokens import Extend, lineages, token_ids
 from trio_sessions.testing.strategies.values import json_values
@@ -31,6 +33,7 @@ __all__ = [
     "BrokenAnswer",
     "BrokenRule",
     "Extend",
+    "RawRequest",
     "agent_replays",
     "broken_engine_answers",
     "changed_meaning",
@@ -41,10 +44,13 @@ __all__ = [
     "json_values",
     "lineages",
     "messages",
+    "odd_json",
+    "raw_requests",
     "replay_of",
     "replays",
     "respelled",
     "token_ids",
     "tool_calls",
     "tool_definitions",
+    "twisted_targets",
 ]

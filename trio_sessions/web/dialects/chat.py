@@ -17,6 +17,7 @@ from trio_sessions.core.request import ChatBody, read_chat_body
 from trio_sessions.core.stream import Delta
 from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.engine.headers import json_from_engine
+from trio_sessions.errors import PermissionDenied, Unauthenticated
 from trio_sessions.service.dialect import Reading
 from trio_sessions.service.failure import CONTEXT_OVERFLOW, Failure
 from trio_sessions.service.replies import Reply, json_reply, pass_through
@@ -29,6 +30,9 @@ _NULL: Final = msgspec.Raw(b"null")
 _DONE: Final = b"data: [DONE]\n\n"
 # A comment, which chat clients skip.
 _KEEP_ALIVE: Final = b": waiting for the engine\n\n"
+
+# Clients look for these codes.
+_CODES: Final = frozenset({CONTEXT_OVERFLOW, Unauthenticated.code, PermissionDenied.code})
 
 # Values stay raw bytes: what is not changed is passed on in the engine's own spelling.
 _object_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -48,7 +52,7 @@ class ChatDialect:
 
     def failed(self, failure: Failure) -> Reply:
         """The contract's ``{"error": text}``; OpenAI's object where clients look for its code."""
-        if failure.code == CONTEXT_OVERFLOW:
+        if failure.code in _CODES:
             return json_reply({"error": openai_error(failure)}, status=failure.status)
         return json_reply({"error": failure.text}, status=failure.status)
 

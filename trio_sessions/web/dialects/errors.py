@@ -18,7 +18,9 @@ def openai_error(failure: Failure, *, status: int | None = None, param: str | No
         param: the field of the request that is to blame.
     """
     kind = "invalid_request_error" if (status or failure.status) < 500 else "server_error"
-    return {"message": failure.text, "type": kind, "param": param, "code": failure.code}
+    # Whatever it is that we have too much of, its clients know one code.
+    code = failure.code if failure.retry_after is None else "rate_limit_exceeded"
+    return {"message": failure.text, "type": kind, "param": param, "code": code}
 
 
 def settled_status(failure: Failure) -> int:

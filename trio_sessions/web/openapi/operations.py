@@ -1,0 +1,195 @@
+"""Every route, with what it takes and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from trio_sessions.service.proxy import ALLOWED_PATHS
+from trio_sessions.web.dialects.routes import COUNTS, DIALECTS
+from trio_sessions.web.headers import REMAINING_HEADER
+from trio_sessions.web.openapi.failures import CONTROL, PROXY, SAMPLES, failures_of_turns
+from trio_sessions.web.openapi.parts import (
+    EVENTS,
+    JSON,
+    OCTETS,
+    TEXT,
+    Answer,
+    Body,
+    Operation,
+    Parameter,
+    Schema,
+    Status,
+    named,
+)
+
+__all__ = ["operations"]
+
+_SESSION: Final = Parameter(
+    "session_id", "path", "Of `POST /sessions`.", {"type": "string", "pattern": "^[0-9a-f]{32}$"}
+)
+_AGENT: Final = Parameter("agent", "path", "Names the caller.", {"type": "string", "minLength": 1})
+_MODEL: Final = Parameter("model", "path", "Of the engine.", {"type": "string", "minLength": 1})
+_IDEMPOTENCY: Final = Parameter(
+    "idempotency-key", "header", "Requests that have the same one are the same turn.", {"type": "string"}
+)
+_VERSION: Final = Parameter(
+    "anthropic-version", "header", "Asks for the list in Anthropic's words.", {"type": "string"}
+)
+# Where an engine wants to be asked with a body; whatever the method, it is passed on.
+_POSTED: Final = frozenset(path for path in ALLOWED_PATHS if path.endswith(("tokenize", "completions", "embeddings")))
+_TEXT_SCHEMA: Final[Schema] = {"type": "string"}
+_REQUESTS: Final[Mapping[str, Schema]] = {
+    "chat": named("ChatRequest"),
+    "messages": named("MessagesRequest"),
+    "responses": named("ResponsesRequest"),
+}
+_ANSWERS: Final[Mapping[str, Schema]] = {
+    "chat": named("ChatCompletion"),
+    "messages": named("MessagesAnswer"),
+    "responses": named("ResponsesAnswer"),
+}
+_REMAINING: Final = {REMAINING_HEADER: "How many ids the conversation may still grow by, where there is a limit."}
+_ENGINE: Final = Answer("What the engine answered, passed on.")
+
+
+def operations() -> Iterator[Operation]:
+    """All of them, those of the control plane first."""
+    yield from _control()
+    for base, suffix, parameters in (
+        ("/sessions/{session_id}", "", (_SESSION,)),
+        ("/sessions/{session_id}/agents/{agent}", "_of_agent", (_SESSION, _AGENT)),
+    ):
+        yield from _turns(base, suffix, parameters)
+        yield from _proxied(base, suffix, parameters)
+
+
+def _control() -> Iterator[Operation]:
+    yield Operation(
+        "get",
+        "/health",
+        "health",
+        "server",
+        "Whether it serves.",
+        {200: Answer("It does.", {JSON: named("Health")}), **CONTROL},
+        needs_key=False,
+    )
+    yield Operation(
+        "get",
+        "/metrics",
+        "metrics",
+        "server",
+        "Metrics for Prometheus.",
+        {200: Answer("Text.", {TEXT: _TEXT_SCHEMA}), **CONTROL},
+    )
+    yield Operation(
+        "get",
+        "/openapi.json",
+        "openapi",
+        "server",
+        "This document.",
+        {200: Answer("The document.", {JSON: named("Openapi")}), **CONTROL},
+        needs_key=False,
+    )
+    yield Operation(
+        "post",
+        "/sessions",
+        "create_session",
+        "sessions",
+        "Make a session. A body is not read.",
+        {200: Answer("It is there.", {JSON: named("CreatedSession")}), **CONTROL},
+    )
+    yield Operation(
+        "get",
+        "/sessions/{session_id}",
+        "get_session",
+        "sessions",
+        "Its records and metadata.",
+        {200: Answer("As it is now.", {JSON: named("SessionState")}), **_SESSION_FAILURES},
+        parameters=(_SESSION,),
+    )
+    yield Operation(
+        "delete",
+        "/sessions/{session_id}",
+        "delete_session",
+        "sessions",
+        "End a session.",
+        {204: Answer("It is gone."), **_SESSION_FAILURES},
+        parameters=(_SESSION,),
+    )
+    yield Operation(
+        "post",
+        "/sessions/{session_id}/samples",
+        "samples",
+        "sessions",
+        "Training samples, as one safetensors payload.",
+        {
+            200: Answer("The samples.", {OCTETS: None}),
+            422: Answer("The turns do not make samples; the reason.", {TEXT: _TEXT_SCHEMA}),
+            **SAMPLES,
+        },
+        parameters=(_SESSION,),
+        body=Body(named("SamplesRequest"), required=False),
+    )
+
+
+_SESSION_FAILURES: Final[Mapping[Status, Answer]] = {
+    status: answer for status, answer in SAMPLES.items() if status != 400
+}
+
+
+def _turns(base: str, suffix: str, parameters: tuple[Parameter, ...]) -> Iterator[Operation]:
+    for path, dialect in DIALECTS.items():
+        yield Operation(
+            "post",
+            f"{base}/{path}",
+            f"{_name(path)}{suffix}",
+            "turns",
+            f"A turn, in the {dialect.name} dialect.",
+            {
+                200: Answer(
+                    "The answer, whole or as events.",
+                    {JSON: _ANSWERS[dialect.name], EVENTS: _TEXT_SCHEMA},
+                    _REMAINING,
+                ),
+                **failures_of_turns(dialect.name),
+                "default": Answer("What the engine refused the turn with; in chat in its own words."),
+            },
+            parameters=(*parameters, _IDEMPOTENCY),
+            body=Body(_REQUESTS[dialect.name]),
+        )
+    for path, counting in COUNTS.items():
+        yield Operation(
+            "post",
+            f"{base}/{path}",
+            f"{_name(path)}{suffix}",
+            "turns",
+            "How many ids the prompt of a turn would have.",
+            {200: Answer("So many.", {JSON: named("MessagesTokens")}), **failures_of_turns(counting.name)},
+            parameters=parameters,
+            body=Body(_REQUESTS[counting.name]),
+        )
+
+
+def _proxied(base: str, suffix: str, parameters: tuple[Parameter, ...]) -> Iterator[Operation]:
+    for path in sorted(ALLOWED_PATHS):
+        yield _passed_on(f"{base}/{path}", f"{_name(path)}{suffix}", path in _POSTED, parameters, path == "v1/models")
+    model = (*parameters, _MODEL)
+    yield _passed_on(f"{base}/v1/models/{{model}}", f"v1_model{suffix}", False, model, True)
+
+
+def _passed_on(path: str, name: str, posted: bool, parameters: tuple[Parameter, ...], models: bool) -> Operation:
+    return Operation(
+        "post" if posted else "get",
+        path,
+        f"engine_{name}",
+        "engine",
+        "Passed on to the engine, with any of GET, POST, PUT, DELETE and PATCH; nothing is recorded.",
+        {**PROXY, "default": _ENGINE},
+        parameters=(*parameters, _VERSION) if models else parameters,
+        body=Body({"type": "object"}, required=False) if posted else None,
+    )
+
+
+def _name(path: str) -> str:
+    return path.replace("/", "_")
