@@ -243,6 +243,33 @@ async def test_one_process_at_a_time(path: Path) -> None:
                 pass
 
 
+async def test_a_log_that_cannot_be_read_is_said_so(path: Path) -> None:
+    async with opened(path) as store:
+        await write(store, A, with_sampled(1))
+    await trio.Path(beside(path, "-wal")).mkdir()
+    with pytest.raises(ConfigurationError, match=r"cannot be opened: .*Is a directory.*; give another file"):
+        async with opened(path):
+            pass
+
+
+async def test_a_link_leads_to_the_journal_and_its_log(path: Path, tmp_path: Path) -> None:
+    async with opened(path) as store:
+        await write(store, A, with_sampled(2))
+        crashed = copied(path, tmp_path / "crashed")
+    link = trio.Path(tmp_path / "link")
+    await link.symlink_to(crashed)
+    log = trio.Path(beside(crashed, "-wal"))
+    written = await log.read_bytes()
+    # The head of a page that was being written: with the salts of the log.
+    await log.write_bytes(written + written[32:60])
+    assert opened_once(Path(link)).unfinished > 0
+    # What is damaged is rescued where it is.
+    await trio.Path(crashed).write_bytes(crashed.read_bytes().replace(b"answer 1", b"ANSWER 1"))
+    assert opened_once(Path(link)).kept_at == beside(crashed, ".damaged-1")
+    assert await link.is_symlink()
+    assert opened_once(Path(link)).found == ()
+
+
 async def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     await trio.Path(tmp_path / "file").write_bytes(b"")
     with pytest.raises(
@@ -406,6 +433,27 @@ def test_a_write_that_was_not_finished_is_no_damage(three, tmp_path: Path) -> No
     journal = opened_once(tmp_path / "journal")
     assert (journal.unfinished, journal.cut_off) == (len(frame), 0)
     assert [one.events for one in journal.found] == [4, 9, 3]
+
+
+def test_only_what_can_be_a_session_is_named_as_lost(three, tmp_path: Path) -> None:
+    content = bytearray(three()["stopped"])
+    # The leaf page with the names, which say how many of them there are in its head.
+    at = content.index(C.encode()) // 8192 * 8192
+    assert content[at + 3 : at + 5] == b"\0\x03"
+    content[at + 4] = 255
+    (tmp_path / "journal").write_bytes(content)
+    journal = opened_once(tmp_path / "journal")
+    assert {one.id for one in journal.found} | set(journal.lost) <= {A, B, C}
+    assert beside(tmp_path / "journal", ".damaged-1").exists()
+
+
+def test_a_page_that_was_being_written_is_no_damage(three, tmp_path: Path) -> None:
+    files = three()
+    (tmp_path / "journal").write_bytes(files["file"])
+    # The head of the last page of a transaction, which says that it is the last, and a part of the page.
+    (tmp_path / "journal-wal").write_bytes(files["log"][:-5000])
+    journal = opened_once(tmp_path / "journal")
+    assert (journal.unfinished > 0, journal.cut_off) == (True, 0)
 
 
 def test_a_journal_that_is_too_damaged_to_open_is_kept_and_another_begun(three, tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from trio_sessions.store.base import JournalIdentity, Store, StoredSession
-from trio_sessions.store.events import AnswerNoted, Event, SessionCreated, TurnCommitted, TurnsDiscarded
+from trio_sessions.store.events import AnswerNoted, Event, InvalidEvent, SessionCreated, TurnCommitted, TurnsDiscarded
 from trio_sessions.store.memory import MemoryStore
 from trio_sessions.store.turns import Restored, turn_event
 
 __all__ = [
     "AnswerNoted",
     "Event",
+    "InvalidEvent",
     "JournalIdentity",
     "MemoryStore",
     "Restored",

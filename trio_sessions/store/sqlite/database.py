@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from trio_sessions.store.base import JournalIdentity
-from trio_sessions.store.sqlite.files import APPLICATION_ID, SCHEMA_VERSION
+from trio_sessions.store.sqlite.files import APPLICATION_ID, LOG, SCHEMA_VERSION, beside
 
 __all__ = ["Append", "Database", "Forget", "Row", "RowsDamaged", "Write"]
 
@@ -93,6 +93,7 @@ class Database:
         self._connection = sqlite3.connect(
             path, timeout=_PATIENCE_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=16
         )
+        self._files = (path, beside(path, LOG))
         self._next: dict[str, int] = {}
         try:
             self._execute(f"PRAGMA page_size = {_PAGE_BYTES}")
@@ -108,6 +109,7 @@ class Database:
             # Takes the lock, if nothing else has.
             self._execute("BEGIN IMMEDIATE")
             self._execute("ROLLBACK")
+            self._opened = self._present()
         except BaseException:
             self._connection.close()
             raise
@@ -200,6 +202,7 @@ class Database:
         Raises:
             sqlite3.Error: it cannot be written.
         """
+        self._require_files()
         following: dict[str, int] = {}
         with self._transaction():
             for write in writes:
@@ -234,6 +237,18 @@ class Database:
             for row in rows:
                 self._insert(session_id, row)
 
+    def _require_files(self) -> None:
+        """Refuse to write where nobody would find it: SQLite goes on in files that were deleted or moved away.
+
+        Raises:
+            sqlite3.OperationalError: they are not where they were.
+        """
+        if self._present() != self._opened:
+            raise sqlite3.OperationalError("its file was deleted or moved away")
+
+    def _present(self) -> tuple[tuple[int, int] | None, ...]:
+        return tuple(map(_identity_of, self._files))
+
     def _insert(self, session_id: str, row: Row) -> None:
         self._connection.execute(
             "INSERT INTO events VALUES (?, ?, ?, ?)", (session_id, row.number, row.checksum, row.payload)
@@ -252,6 +267,15 @@ class Database:
 
     def _execute(self, statement: str) -> list[tuple[Any, ...]]:
         return self._connection.execute(statement).fetchall()
+
+
+def _identity_of(path: Path) -> tuple[int, int] | None:
+    """What tells a file apart from others; None where none can be seen."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _checksum(session_id: str, number: int, payload: bytes) -> int:

@@ -13,10 +13,11 @@ from typing import Final
 
 from trio_sessions.errors import ConfigurationError
 
-__all__ = ["APPLICATION_ID", "SCHEMA_VERSION", "WrittenAhead", "beside", "create_empty", "require_ours"]
+__all__ = ["APPLICATION_ID", "LOG", "SCHEMA_VERSION", "WrittenAhead", "beside", "create_empty", "require_ours"]
 
 APPLICATION_ID: Final = int.from_bytes(b"t3sj")
 SCHEMA_VERSION: Final = 1
+LOG: Final = "-wal"
 
 _HEADER_BYTES: Final = 100
 _MAGIC: Final = b"SQLite format 3\0"
@@ -93,7 +94,7 @@ class WrittenAhead:
     def of(cls, path: Path) -> WrittenAhead:
         """What is beside ``path``. The checksums of pages are SQLite's business."""
         try:
-            log = beside(path, "-wal").open("rb")
+            log = beside(path, LOG).open("rb")
         except FileNotFoundError:
             return cls()
         with log:
@@ -113,7 +114,8 @@ class WrittenAhead:
                 # Others were left by an earlier log, which had other salts.
                 if len(head) == _FRAME_HEADER.size and _FRAME_HEADER.unpack(head)[2:4] == (salt1, salt2):
                     frames = number
-                    if _FRAME_HEADER.unpack(head)[1]:
+                    # A page that is not all there never was.
+                    if _FRAME_HEADER.unpack(head)[1] and start + frame <= size:
                         last_commit = number
             return cls(size, True, frame, frames, last_commit)
 

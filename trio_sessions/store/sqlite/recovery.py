@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +16,11 @@ from trio_sessions.errors import ConfigurationError
 from trio_sessions.store.base import JournalIdentity, StoredSession
 from trio_sessions.store.events import InvalidEvent, SessionCreated, TurnCommitted, TurnsDiscarded, decode_event
 from trio_sessions.store.sqlite.database import Database, Row, RowsDamaged
-from trio_sessions.store.sqlite.files import WrittenAhead, beside, create_empty, require_ours
+from trio_sessions.store.sqlite.files import LOG, WrittenAhead, beside, create_empty, require_ours
 
 __all__ = ["OpenedJournal", "open_journal"]
 
-_LOG: Final = "-wal"
+_ID: Final = re.compile(r"[0-9a-f]{32}")
 # SQLite quotes what it finds in a file when it says what is wrong with it.
 _UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError, RowsDamaged)
 
@@ -75,18 +76,27 @@ def open_journal(path: Path, identity: JournalIdentity, *, synced: bool) -> Open
         ConfigurationError: it is another's file, of a newer version, in use, not to be opened, or its sessions are
             bound to something else. It was not changed.
     """
+    if path.is_symlink():
+        # SQLite has its log beside the file that it leads to.
+        path = path.resolve()
     create_empty(path)
-    known = require_ours(path)
-    ahead = WrittenAhead.of(path)
+    with _explained(path):
+        known = require_ours(path)
+        ahead = WrittenAhead.of(path)
     database = _connect(path, synced=synced)
     if database is None:
         return _rescue(path, identity, None, _Survey(damaged=True), synced=synced)
     try:
-        with _explained(path):
+        try:
             counted = database.apply_log() if known else 0
+        except sqlite3.OperationalError:
+            # On a full disk the log is read where it is, and what is in it can be served.
+            counted = ahead.last_commit
         survey = _survey(database)
         _require_bound(path, database, identity, survey)
         if survey.damaged:
+            with _explained(path):
+                database.apply_log()
             return _rescue(path, identity, database, survey, synced=synced)
         return _opened(database, survey, _cut(ahead, counted))
     except BaseException:
@@ -117,12 +127,16 @@ def _survey(database: Database) -> _Survey:
     except _UNREADABLE:
         damaged = True
         names = database.sessions_with_events()
-    for session_id in names:
+    # Pages that are damaged may be full of names, or name one twice.
+    ids = [name for name in dict.fromkeys(names) if isinstance(name, str) and _ID.fullmatch(name)]
+    for session_id in ids:
         try:
             found.append(_stored(session_id, database.read(session_id)))
         except (InvalidEvent, *_UNREADABLE):
             lost.append(session_id)
-    return _Survey(bound=bound, found=tuple(found), lost=tuple(lost), damaged=damaged or bool(lost))
+    return _Survey(
+        bound=bound, found=tuple(found), lost=tuple(lost), damaged=damaged or bool(lost) or len(ids) < len(names)
+    )
 
 
 def _stored(session_id: str, rows: Iterator[Row]) -> StoredSession:
@@ -172,28 +186,29 @@ def _rescue(
     The log beside the damaged one is empty: it was applied.
     """
     fresh = beside(path, ".rescued")
-    for leftover in (fresh, beside(fresh, _LOG)):
-        leftover.unlink(missing_ok=True)
-    create_empty(fresh)
     with _explained(path):
+        for leftover in (fresh, beside(fresh, LOG)):
+            leftover.unlink(missing_ok=True)
+        create_empty(fresh)
         database = Database(fresh, synced=True)
         try:
             database.bind(identity)
             for session in survey.found:
                 assert damaged is not None
                 database.copy(session.id, damaged.read(session.id))
+            # What is in the log beside it would not come along; closing says nothing of what it could not move.
+            database.apply_log()
         finally:
             database.close()
-    if damaged is not None:
-        damaged.close()
-    kept = next(
-        name for name in (beside(path, f".damaged-{number}") for number in itertools.count(1)) if not name.exists()
-    )
-    os.link(path, kept)
-    beside(path, _LOG).unlink(missing_ok=True)
-    fresh.replace(path)
-    _sync_folder(path)
-    with _explained(path):
+        if damaged is not None:
+            damaged.close()
+        kept = next(
+            name for name in (beside(path, f".damaged-{number}") for number in itertools.count(1)) if not name.exists()
+        )
+        os.link(path, kept)
+        beside(path, LOG).unlink(missing_ok=True)
+        fresh.replace(path)
+        _sync_folder(path)
         return replace(_opened(Database(path, synced=synced), survey, _Cut()), kept_at=kept)
 
 
@@ -220,10 +235,10 @@ def _is_damage(error: Exception) -> bool:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Errors of SQLite that the user can do something about."""
+    """Errors of SQLite and of files that the user can do something about."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
             text = f"--store {path} is in use by another process; stop that one, or give another file"
         else:
