@@ -15,6 +15,7 @@ from trio_sessions.errors import (
     MemoryExhausted,
     SessionExpired,
     SessionNotFound,
+    SessionUnreadable,
     StoreUnavailable,
     TooManySessions,
 )
@@ -291,8 +292,10 @@ class SlowStore(RecordingStore):
         super().__init__()
         self.gate = trio.Event()
         self.gate.set()
+        self.asked = trio.Event()
 
     async def append(self, session_id: str, event: Any) -> None:
+        self.asked.set()
         await self.gate.wait()
         await super().append(session_id, event)
 
@@ -321,7 +324,7 @@ async def test_a_client_that_goes_while_it_is_written_down_takes_nothing_back() 
     store = SlowStore()
     made_ = made(store)
     session = await made_.registry.create()
-    store.gate = trio.Event()
+    store.gate, store.asked = trio.Event(), trio.Event()
     async with trio.open_nursery() as nursery:
         client = trio.CancelScope()
 
@@ -330,9 +333,22 @@ async def test_a_client_that_goes_while_it_is_written_down_takes_nothing_back() 
                 await made_.turn(session, "a")
 
         nursery.start_soon(take_turn)
-        await wait_all_tasks_blocked()
+        await store.asked.wait()
         client.cancel()
         await wait_all_tasks_blocked()
         store.gate.set()
     assert len(session.history.nodes) == 1
     assert len(store.events(session.id)) == 2
+
+
+async def test_events_that_contradict_each_other_are_a_session_that_is_lost() -> None:
+    store = RecordingStore()
+    before = made(store)
+    session_id = (await before.registry.create()).id
+    await talk(before, session_id, "a")
+    store.payloads[session_id] *= 2
+    after = made(store)
+    after.registry.take_found()
+    with pytest.raises(SessionUnreadable, match=f"^session lost: session_id={session_id}"):
+        await used(after, session_id)
+    await after.registry.delete(session_id)

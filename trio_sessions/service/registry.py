@@ -18,12 +18,19 @@ import trio
 
 from trio_sessions.config import SessionLimits
 from trio_sessions.core.history import History
-from trio_sessions.errors import MemoryExhausted, ServerDraining, SessionNotFound, StoreUnavailable, TooManySessions
+from trio_sessions.errors import (
+    MemoryExhausted,
+    ServerDraining,
+    SessionNotFound,
+    SessionUnreadable,
+    StoreUnavailable,
+    TooManySessions,
+)
 from trio_sessions.observe import Metrics
 from trio_sessions.service.journal import SessionJournal
 from trio_sessions.service.offload import LONG_BYTES, Offloader
 from trio_sessions.service.session import Session
-from trio_sessions.store import Restored, SessionCreated, Store
+from trio_sessions.store import InvalidEvent, Restored, SessionCreated, Store
 
 __all__ = ["SessionRegistry", "SessionSummary"]
 
@@ -349,7 +356,11 @@ class SessionRegistry:
         await self._idle.wait()
 
     async def _load(self, session_id: str) -> Session:
-        """Bring a session back into memory; who else asks for it meanwhile gets the same."""
+        """Bring a session back into memory; who else asks for it meanwhile gets the same.
+
+        Raises:
+            SessionNotFound, SessionUnreadable, StoreUnavailable: as in ``using``.
+        """
         while session_id not in self._resident:
             if session_id not in self._dormant:
                 raise SessionNotFound(session_id)
@@ -359,7 +370,10 @@ class SessionRegistry:
             loaded = self._loading[session_id] = trio.Event()
             try:
                 events = await self._store.load(session_id)
-                restored = await self._offload(partial(Restored.of, events, self._new_history()), size=LONG_BYTES)
+                try:
+                    restored = await self._offload(partial(Restored.of, events, self._new_history()), size=LONG_BYTES)
+                except InvalidEvent as error:
+                    raise SessionUnreadable(session_id) from error
                 self._wake(session_id, restored)
             finally:
                 del self._loading[session_id]

@@ -13,6 +13,7 @@ from trio_sessions.core.caller import Caller
 from trio_sessions.core.completion import Completion
 from trio_sessions.core.history import Attachment, Checkpoint, History, RenderedWith, TurnRecord
 from trio_sessions.core.tokens import TokenIds
+from trio_sessions.errors import NodeCapReached
 from trio_sessions.store.events import (
     AnswerNoted,
     Event,
@@ -97,8 +98,11 @@ class Restored:
             InvalidEvent: they contradict each other.
         """
         restored = cls(history)
-        for event in events:
-            restored._apply(event)
+        try:
+            for event in events:
+                restored._apply(event)
+        except (ValueError, NodeCapReached) as error:
+            raise InvalidEvent(str(error)) from error
         return restored
 
     def _apply(self, event: Event) -> None:
