@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import structlog
 import trio
 
+from trio_sessions.config import IN_MEMORY
 from trio_sessions.core import json
 from trio_sessions.engine.headers import HOP_BY_HOP
 from trio_sessions.errors import InvalidRequest
@@ -120,6 +121,7 @@ class Front:
         self._members = members
         self._peers = peers
         self._secret = secret.encode()
+        self._kept = gateway.settings.store != IN_MEMORY
         self._trust = WorkerTrust(members, secret, peers)
         self._placement = Placement(members.index, len(members.urls))
         self._passing = passing
@@ -183,7 +185,8 @@ class Front:
                     _log.warning("no answer from a worker", asked=owner, error=str(error))
             # Where the answer had begun, the server closes the connection for want of an end, and the client knows.
             if not began:
-                text = f"worker {owner}, which has this session, is down; the sessions it had are lost"
+                fate = "its sessions come back with it" if self._kept else "the sessions it had are lost"
+                text = f"worker {owner}, which has this session, is down; {fate}"
                 await _send_answer(send, _error(scope["path"], 503, text))
 
     async def _create(

@@ -21,7 +21,7 @@ from typing import Final
 import structlog
 import trio
 
-from trio_sessions.config import Settings
+from trio_sessions.config import IN_MEMORY, Settings
 from trio_sessions.errors import AddressInUse, ConfigurationError, LibraryMissing
 from trio_sessions.hosting import bind, listen, url_of
 from trio_sessions.serve import Running, run_embedded_engine, try_engine, watch_signals
@@ -203,7 +203,8 @@ class _Supervisor:
                     raise _KINDS.get(death.failed.code, ConfigurationError)(death.failed.text)
                 raise WorkersFailed(f"worker {worker.index} {how} before it served any request; its log is above")
             delay = worker.restarts.died(served=death.served)
-            _log.warning("worker ended", worker=worker.index, how=how, sessions_lost=death.sessions, restarts_in=delay)
+            lost = death.sessions if self._settings.store == IN_MEMORY else 0
+            _log.warning("worker ended", worker=worker.index, how=how, sessions_lost=lost, restarts_in=delay)
             if delay is None:
                 text = f"worker {worker.index} keeps dying (last: it {how}) and is not restarted"
                 self._failure = self._failure or WorkersFailed(text)
