@@ -20,6 +20,10 @@ _BROADEST = 12
 _MOST_KEPT = 40
 
 
+class Ended(Exception):
+    """The server takes nothing more, and said so."""
+
+
 @dataclass
 class Crowd:
     """Many agents of one server, and all of their sessions.
@@ -76,11 +80,12 @@ class Crowd:
                 await (self._branch if isinstance(book, TreeBook) else self._extend)(client, book)
                 if len(self.books) > _MOST_KEPT or self.rng.random() < 0.3:
                     await self._delete(client, book)
-        except httpx.TransportError:
+        except (httpx.TransportError, Ended):
             return
 
     async def _create(self, client: httpx.AsyncClient) -> Book:
         answer = await client.post("/sessions")
+        _refuse_the_end(answer)
         assert answer.status_code == 200, answer.text
         kind = TreeBook if self.tree else LinearBook
         book = kind(answer.json()["session_id"], self.tally, self.relaxed)
@@ -130,18 +135,25 @@ class Crowd:
 
     async def _sending(self, *args: object) -> None:
         # Of several that break at once, each is the same crash.
-        try:
+        with suppress(httpx.TransportError, Ended):
             await self._send(*args)  # type: ignore[arg-type]
-        except httpx.TransportError:
-            return
 
     async def _send(
-        self, client: httpx.AsyncClient, book: LinearBook | TreeBook, messages: list[dict[str, str]], parent: Turn | None = None
+        self,
+        client: httpx.AsyncClient,
+        book: LinearBook | TreeBook,
+        messages: list[dict[str, str]],
+        parent: Turn | None = None,
     ) -> None:
         turn = Turn(messages, self._count(), stream=self.rng.random() < 0.3, parent=parent)
         book.pending.append(turn)
         body = {"messages": messages, "max_tokens": self.rng.choice([4, 30, 60]), "stream": turn.stream}
         answer = await client.post(f"/sessions/{book.id}/v1/chat/completions", json=body)
+        if answer.status_code == 503:
+            # Which says that nothing was recorded.
+            book.pending.remove(turn)
+            book.replaces = False
+        _refuse_the_end(answer)
         assert answer.status_code == 200, answer.text
         turn.answer_with(answer.content, self._count())
         book.answered(turn)
@@ -154,3 +166,9 @@ class Crowd:
 
     def _question(self) -> dict[str, str]:
         return {"role": "user", "content": f"Question {self._count()}: how is the weather in Zürich?"}
+
+
+def _refuse_the_end(answer: httpx.Response) -> None:
+    if answer.status_code == 503:
+        assert "shutting down" in answer.text
+        raise Ended

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import trio
 
@@ -44,14 +43,16 @@ def complaints(log: list[str]) -> list[dict[str, Any]]:
 
 
 async def kill_while_it_starts(arguments: tuple[str, ...], rng: random.Random) -> None:
-    process = subprocess.Popen(
+    process = await trio.lowlevel.open_process(
         [sys.executable, "-m", "trio_sessions.cli", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     await trio.sleep(rng.random() * _START_SECONDS)
     process.kill()
-    await trio.to_thread.run_sync(process.wait)
+    await process.wait()
 
 
+# httpx leaves the bodies of requests that break to the garbage collector.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <async_generator object ByteStream")
 @pytest.mark.parametrize(
     ("mode", "durability", "share"),
     [("linear", "full", 0.4), ("tree", "full", 0.4), ("tree", "relaxed", 0.1), ("linear", "relaxed", 0.1)],
@@ -77,19 +78,21 @@ async def test_whatever_was_answered_is_there_after_a_kill(
             gateway: Running = await trio.to_thread.run_sync(stack.enter_context, command(*arguments))
             if number == kills:
                 await crowd.check(gateway.url)
-                assert await trio.to_thread.run_sync(gateway.stop) == 0
+                gateway.process.terminate()
             else:
-                await kill_sometime(gateway, crowd, rng)
-                crowd.tally.kills += 1
+                await end_sometime(gateway, crowd, rng, signal.SIGTERM if number % 5 == 1 else signal.SIGKILL)
+            status = await trio.to_thread.run_sync(gateway.process.wait)
+            assert status in (0, -signal.SIGKILL)
+            crowd.tally.kills += status != 0
         assert complaints(gateway.log) == []
     print(crowd.tally)
     assert crowd.tally.turns > 0
     assert crowd.tally.equal > 0
 
 
-async def kill_sometime(gateway: Running, crowd: Crowd, rng: random.Random) -> None:
-    """Check what has to be there, take turns, and kill the server meanwhile."""
-    if crowd.books and rng.random() < 0.1:
+async def end_sometime(gateway: Running, crowd: Crowd, rng: random.Random, how: signal.Signals) -> None:
+    """Check what has to be there, take turns, and end the server meanwhile."""
+    if crowd.books and how is signal.SIGKILL and rng.random() < 0.1:
         # While sessions are brought back.
         async with trio.open_nursery() as nursery:
             nursery.start_soon(crowd.check, gateway.url)
@@ -100,4 +103,4 @@ async def kill_sometime(gateway: Running, crowd: Crowd, rng: random.Random) -> N
     async with trio.open_nursery() as nursery:
         nursery.start_soon(crowd.run, gateway.url)
         await trio.sleep(0.1 + rng.random() * 0.9)
-        gateway.process.kill()
+        gateway.process.send_signal(how)
