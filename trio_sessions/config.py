@@ -196,7 +196,7 @@ class Settings:
     max_seq_len: int | None = None
     session_deadline: float | None = None
     max_turns: int = 1024
-    max_session_turns: int = 64
+    max_session_turns: int = 256
     turn_queue: int = 1024
     turn_queue_timeout: float = 120.0
     max_messages: int = 10_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
@@ -29,8 +30,18 @@ ROW = re.compile(r"^\| `(\w+)` \| (counter|gauge|histogram) \|([^|]*)\| ([^|]+) 
 
 
 @pytest.fixture(scope="module")
-def gateway() -> Iterator[Running]:
-    with command("serve", "--port", "0", "--log-format", "json") as running:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("operations")
+
+
+@pytest.fixture(scope="module")
+def gateway(folder: Path) -> Iterator[Running]:
+    program, *serve = SHELL[0].split()
+    assert program == "trio-sessions"
+    with (
+        contextlib.chdir(folder),
+        command(*serve, "--port", "0", "--log-format", "json") as running,
+    ):
         yield running
 
 
@@ -90,7 +101,7 @@ def test_the_commands_run(
     gateway: Running, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    measuring, *asking = SHELL
+    _, measuring, *asking = SHELL
     assert measuring.startswith("python -m benchmarks.soak ")
     # The help is printed only when what stands before it was understood.
     with pytest.raises(SystemExit, match="0"):
@@ -102,6 +113,12 @@ def test_the_commands_run(
         assert url != line
         done = subprocess.run(url.split(), capture_output=True, text=True, timeout=30, check=True)
         assert "session_server_instance_id" in done.stdout or "trio_sessions_tasks" in done.stdout
+
+
+def test_sessions_are_written_down_where_the_page_says(gateway: Running, folder: Path) -> None:
+    files = list(folder.iterdir())
+    assert {file.name for file in files} == {"rollouts.journal", "rollouts.journal-wal"}
+    assert all(file.stat().st_mode & 0o077 == 0 for file in files)
 
 
 def test_tasks_are_shown_by_a_real_gateway(families: dict[str, Metric]) -> None:

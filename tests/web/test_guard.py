@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import httpx
 import pytest
 from structlog.testing import capture_logs
 
@@ -321,16 +320,6 @@ async def test_who_leaves_instead_of_sending_the_body_is_let_go(guarded: Served)
     async with await guarded.connect() as connection:
         await connection.send(b"POST /sessions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhe")
     assert (await guarded.client.get("/health")).status_code == 200
-
-
-async def test_over_http_2(guarded: Served) -> None:
-    async with httpx.AsyncClient(
-        base_url=guarded.client.base_url, http1=False, http2=True, verify=False, trust_env=False
-    ) as client:
-        for size in (10, 2**20):
-            answer = await client.post("/sessions", content=b"x" * size)
-            assert (answer.http_version, answer.status_code) == ("HTTP/2", 401)
-        assert (await client.post("/sessions", headers=bearer(KEY))).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,9 @@ class TestShapes:
             await connection.send(head)
             response = await connection.response()
         assert (response.status, response.all("connection")) == (408, [b"close"])
-        assert text_in(json.loads(response.body), shape) == "the request body did not arrive within 0.01 s"
+        assert text_in(json.loads(response.body), shape) == (
+            "the request body did not arrive within 0.01 s (--body-timeout)"
+        )
 
     async def test_a_wrong_method(self, session: Session, path: str, shape: str) -> None:
         response = await session.served.client.put(f"{session.path}/{path}", content=b"{}")

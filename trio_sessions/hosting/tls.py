@@ -13,7 +13,7 @@ __all__ = ["server_tls"]
 
 
 def server_tls(certificate: Path, key: Path, *, client_ca: Path | None = None) -> ssl.SSLContext:
-    """What a server encrypts its connections with, by Hypercorn's rules: TLS 1.2 or newer, HTTP/1.1 and HTTP/2.
+    """What a server encrypts its connections with, by Hypercorn's rules: TLS 1.2 or newer, HTTP/1.1.
 
     Args:
         certificate: PEM file of its certificate, and of those between that and its root.

@@ -1,6 +1,6 @@
 """Requests whose body has arrived before the application starts, and answers that are sent to their end.
 
-``WholeRequests`` cures five faults of the stack it stands in (Hypercorn and Quart-Trio):
+``WholeRequests`` cures four faults of the stack it stands in (Hypercorn and Quart-Trio):
 
 * An answer sent before the request's body arrived leaves the connection unusable for the next request. Here the body
   is read before the application starts, so no answer can come first.
@@ -9,8 +9,6 @@
 * Quart gives up a body over its limit without reading it. Here the rest is read and thrown away, so that the client
   can read the 413.
 * Quart spells header values in UTF-8. Headers are bytes that are read as Latin-1; here they are sent as they were read.
-* HTTP/2 takes any bytes for a target, and neither Quart nor a server that is asked over HTTP/1 does. Here such a
-  request is refused.
 
 An answer's head is sent with the beginning of its body. WebSockets are refused.
 """
@@ -18,9 +16,8 @@ An answer's head is sent with the beginning of its body. WebSockets are refused.
 from __future__ import annotations
 
 import math
-import re
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -43,9 +40,6 @@ if TYPE_CHECKING:
     from trio_sessions.hosting.limits import ConnectionLimit
 
 __all__ = ["WholeRequests"]
-
-# As HTTP/1 has it: RFC 9112, 3.2.
-_TARGET: Final = re.compile(rb"[\x21-\x7e]*")
 
 
 class _Incomplete(Enum):
@@ -89,9 +83,6 @@ class WholeRequests:
         if scope["type"] != "http":
             return
         match await self._read(receive):
-            case bytes() if not _TARGET.fullmatch(scope["raw_path"] + scope["query_string"]):
-                text = "the target of the request has characters in it that have to be escaped with %"
-                await _send_refusal(send, self._refuse(scope["path"], 400, text))
             case bytes() as body:
                 await self._run(scope, body, receive, send)
             case _Incomplete.TOO_LARGE:

@@ -138,8 +138,7 @@ def _announced_bytes(scope: HTTPScope) -> float:
     length = headers.get(b"content-length", b"0")
     if b"transfer-encoding" in headers or not length.isdigit():
         return math.inf
-    # Of a request of HTTP/2 nothing need be said.
-    return math.inf if scope["http_version"] == "2" and b"content-length" not in headers else int(length)
+    return int(length)
 
 
 async def _small_body(receive: ASGIReceiveCallable) -> _Body:

@@ -8,7 +8,7 @@ from typing import Final
 
 from trio_sessions.web.openapi.parts import JSON, Answer, Schema, Status, named
 
-__all__ = ["CONTROL", "PROXY", "SAMPLES", "failures_of_turns"]
+__all__ = ["CONTROL", "LIST", "PROXY", "SAMPLES", "failures_of_turns"]
 
 _MEANINGS: Final[Mapping[int, str]] = {
     400: "The request cannot be served as it is; the text says what is wrong.",
@@ -22,9 +22,15 @@ _MEANINGS: Final[Mapping[int, str]] = {
     422: "The turns of the session do not make samples; the text says why.",
     429: "A limit is reached; `retry-after` says when to try again.",
     431: "The head of the request is larger than the server reads. Without a body.",
-    500: "The prompt could not be tokenized exactly, or the configured matcher failed.",
+    500: (
+        "The prompt could not be tokenized exactly, the configured matcher failed, or what is written down of the "
+        "session is damaged."
+    ),
     502: "The engine could not be reached, or answered what cannot be recorded exactly.",
-    503: "The server is shutting down or busy, or the worker that has the session is down; try again.",
+    503: (
+        "The server is shutting down or busy, the worker that has the session is down, or the journal cannot be "
+        "written; try again."
+    ),
 }
 # Decided before a route is reached, or by limits and keys that all have.
 _ANYWHERE: Final = (401, 403, 408, 413, 421, 429, 431, 503)
@@ -53,6 +59,9 @@ _CHAT_REFUSAL: Final = {"anyOf": [_ERROR, named("OpenAIError"), named("EngineRef
 
 CONTROL: Final = _answers("Plain", *_ANYWHERE, schema=_ERROR)
 """Of every route that asks no engine."""
+
+LIST: Final = _answers("Plain", 400, *_ANYWHERE, schema=_ERROR)
+"""Of the list of sessions."""
 
 SAMPLES: Final = _answers("Plain", 400, 404, *_ANYWHERE, schema=_ERROR)
 """Of the samples, but for the status that has its reason as text."""

@@ -8,7 +8,7 @@ from typing import Final
 from trio_sessions.service.proxy import ALLOWED_PATHS
 from trio_sessions.web.dialects.routes import COUNTS, DIALECTS
 from trio_sessions.web.headers import REMAINING_HEADER
-from trio_sessions.web.openapi.failures import CONTROL, PROXY, SAMPLES, failures_of_turns
+from trio_sessions.web.openapi.failures import CONTROL, LIST, PROXY, SAMPLES, failures_of_turns
 from trio_sessions.web.openapi.parts import (
     EVENTS,
     JSON,
@@ -27,6 +27,12 @@ __all__ = ["operations"]
 
 _SESSION: Final = Parameter(
     "session_id", "path", "Of `POST /sessions`.", {"type": "string", "pattern": "^[0-9a-f]{32}$"}
+)
+_LIMIT: Final = Parameter(
+    "limit", "query", "How many at most.", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
+)
+_AFTER: Final = Parameter(
+    "after", "query", "The `next` of the page before.", {"type": "string", "pattern": "^[0-9a-f]{32}$"}
 )
 _AGENT: Final = Parameter("agent", "path", "Names the caller.", {"type": "string", "minLength": 1})
 _MODEL: Final = Parameter("model", "path", "Of the engine.", {"type": "string", "minLength": 1})
@@ -98,6 +104,15 @@ def _control() -> Iterator[Operation]:
         "sessions",
         "Make a session. A body is not read.",
         {200: Answer("It is there.", {JSON: named("CreatedSession")}), **CONTROL},
+    )
+    yield Operation(
+        "get",
+        "/sessions",
+        "list_sessions",
+        "sessions",
+        "The sessions there are, in the order of their ids.",
+        {200: Answer("A page of them.", {JSON: named("SessionList")}), **LIST},
+        parameters=(_LIMIT, _AFTER),
     )
     yield Operation(
         "get",

@@ -49,7 +49,7 @@ class Parameter:
     """
 
     name: str
-    where: Literal["path", "header"]
+    where: Literal["path", "query", "header"]
     description: str
     schema: Schema
 

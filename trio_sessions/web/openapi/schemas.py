@@ -67,7 +67,16 @@ _CONTROL: Final = {
             )
         },
     ),
-    "CreatedSession": _object("A new session.", {"session_id": _HEX}, {"base_url": _TEXT}),
+    "CreatedSession": _object("A new session.", {"session_id": _HEX}, {"base_url": _TEXT, "token": _TEXT}),
+    "SessionList": _object(
+        "Sessions.",
+        {
+            "sessions": _list(
+                _object("A session.", {"session_id": _HEX, "created": _TEXT, "turns": _COUNT}),
+            ),
+            "next": _maybe(_HEX),
+        },
+    ),
     "SessionState": _object(
         "What a session has.",
         {"session_id": _HEX, "records": _list(named("Record")), "metadata": named("Metadata")},
