@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -205,11 +206,20 @@ def _rescue(
         kept = next(
             name for name in (beside(path, f".damaged-{number}") for number in itertools.count(1)) if not name.exists()
         )
-        os.link(path, kept)
+        _keep(path, kept)
         beside(path, LOG).unlink(missing_ok=True)
         fresh.replace(path)
         _sync_folder(path)
         return replace(_opened(Database(path, synced=synced), survey, _Cut()), kept_at=kept)
+
+
+def _keep(path: Path, kept: Path) -> None:
+    """Have the file under another name too."""
+    try:
+        os.link(path, kept)
+    except OSError:
+        # Not every file system knows links.
+        shutil.copy2(path, kept)
 
 
 def _opened(database: Database, survey: _Survey, cut: _Cut) -> OpenedJournal:
