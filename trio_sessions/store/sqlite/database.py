@@ -6,8 +6,8 @@ import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,10 +32,16 @@ PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
 """
+# Of an event.
+_COLUMNS: Final = 4
 _PAGE_BYTES: Final = 8192
 # A predecessor that is just being killed still holds the file for a moment.
 _PATIENCE_SECONDS: Final = 2.0
-
+# Every statement lets go of the interpreter, and may wait for the event loop to have it back: so one for many rows. It
+# keeps what it was given last.
+_MOST_ROWS: Final = 16
+_MOST_BYTES: Final = 256 * 1024
+_KEPT_STATEMENTS: Final = 48
 
 _identity_decoder = msgspec.json.Decoder(JournalIdentity)
 
@@ -91,7 +97,11 @@ class Database:
 
     def __init__(self, path: Path, *, synced: bool) -> None:
         self._connection = sqlite3.connect(
-            path, timeout=_PATIENCE_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=16
+            path,
+            timeout=_PATIENCE_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=_KEPT_STATEMENTS,
         )
         self._next: dict[str, int] = {}
         try:
@@ -201,22 +211,29 @@ class Database:
             sqlite3.Error: it cannot be written.
         """
         following: dict[str, int] = {}
-        with self._transaction():
-            for write in writes:
-                session_id = write.session_id
-                match write:
-                    case Append(payload=payload, begins=begins):
-                        number = following.get(session_id, self._next.get(session_id, 0))
-                        if number == 0 and not begins:
-                            continue
-                        if number == 0:
-                            self._connection.execute("INSERT INTO sessions VALUES (?)", (session_id,))
-                        self._insert(session_id, Row(number, _checksum(session_id, number, payload), payload))
-                        following[session_id] = number + 1
-                    case Forget():
-                        self._connection.execute("DELETE FROM events WHERE session = ?", (session_id,))
-                        self._connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
-                        following[session_id] = 0
+        plan = _Plan()
+        for write in writes:
+            session_id = write.session_id
+            match write:
+                case Append(payload=payload, begins=begins):
+                    number = following.get(session_id, self._next.get(session_id, 0))
+                    if number == 0 and not begins:
+                        continue
+                    if number == 0:
+                        plan.begin(session_id)
+                    plan.insert(session_id, Row(number, _checksum(session_id, number, payload), payload))
+                    following[session_id] = number + 1
+                case Forget():
+                    plan.forget(session_id)
+                    following[session_id] = 0
+        statements = plan.statements()
+        if len(statements) == 1:
+            # Is a transaction by itself.
+            self._connection.execute(statements[0].text, statements[0].values)
+        elif statements:
+            with self._transaction():
+                for statement in statements:
+                    self._connection.execute(statement.text, statement.values)
         for session_id, number in following.items():
             if number:
                 self._next[session_id] = number
@@ -232,12 +249,9 @@ class Database:
         with self._transaction():
             self._connection.execute("INSERT INTO sessions VALUES (?)", (session_id,))
             for row in rows:
-                self._insert(session_id, row)
-
-    def _insert(self, session_id: str, row: Row) -> None:
-        self._connection.execute(
-            "INSERT INTO events VALUES (?, ?, ?, ?)", (session_id, row.number, row.checksum, row.payload)
-        )
+                self._connection.execute(
+                    _insertion("events", _COLUMNS, 1), (session_id, row.number, row.checksum, row.payload)
+                )
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -252,6 +266,62 @@ class Database:
 
     def _execute(self, statement: str) -> list[tuple[Any, ...]]:
         return self._connection.execute(statement).fetchall()
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    text: str
+    values: Sequence[Any]
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The statements of one transaction; rows of the same table become one."""
+
+    _done: list[_Statement] = field(default_factory=list)
+    _names: list[str] = field(default_factory=list)
+    _values: list[Any] = field(default_factory=list)
+    _bytes: int = 0
+
+    def begin(self, session_id: str) -> None:
+        self._names.append(session_id)
+        if len(self._names) == _MOST_ROWS:
+            self._finish_names()
+
+    def insert(self, session_id: str, row: Row) -> None:
+        self._values += (session_id, row.number, row.checksum, row.payload)
+        self._bytes += len(row.payload)
+        if len(self._values) == _MOST_ROWS * _COLUMNS or self._bytes > _MOST_BYTES:
+            self._finish_rows()
+
+    def forget(self, session_id: str) -> None:
+        # What it had, it had before.
+        self._finish_names()
+        self._finish_rows()
+        self._done.append(_Statement("DELETE FROM events WHERE session = ?", (session_id,)))
+        self._done.append(_Statement("DELETE FROM sessions WHERE id = ?", (session_id,)))
+
+    def statements(self) -> Sequence[_Statement]:
+        self._finish_names()
+        self._finish_rows()
+        return self._done
+
+    def _finish_names(self) -> None:
+        if self._names:
+            self._done.append(_Statement(_insertion("sessions", 1, len(self._names)), self._names))
+            self._names = []
+
+    def _finish_rows(self) -> None:
+        if self._values:
+            rows = len(self._values) // _COLUMNS
+            self._done.append(_Statement(_insertion("events", _COLUMNS, rows), self._values))
+            self._values, self._bytes = [], 0
+
+
+@cache
+def _insertion(table: str, columns: int, rows: int) -> str:
+    row = f"({', '.join('?' * columns)})"
+    return f"INSERT INTO {table} VALUES {', '.join([row] * rows)}"  # noqa: S608
 
 
 def _checksum(session_id: str, number: int, payload: bytes) -> int:
