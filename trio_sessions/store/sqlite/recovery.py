@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +16,12 @@ from trio_sessions.errors import ConfigurationError
 from trio_sessions.store.base import JournalIdentity, StoredSession
 from trio_sessions.store.events import InvalidEvent, SessionCreated, TurnCommitted, TurnsDiscarded, decode_event
 from trio_sessions.store.sqlite.database import Database, Row, RowsDamaged
-from trio_sessions.store.sqlite.files import WrittenAhead, beside, create_empty, require_ours
+from trio_sessions.store.sqlite.files import WrittenAhead, beside, create_empty, read_ahead, require_ours
 
 __all__ = ["OpenedJournal", "open_journal"]
 
 _LOG: Final = "-wal"
+_SESSION_ID: Final = re.compile(r"[0-9a-f]{32}")
 # SQLite quotes what it finds in a file when it says what is wrong with it.
 _UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError, RowsDamaged)
 
@@ -78,6 +80,7 @@ def open_journal(path: Path, identity: JournalIdentity, *, synced: bool) -> Open
     create_empty(path)
     known = require_ours(path)
     ahead = WrittenAhead.of(path)
+    read_ahead(path)
     database = _connect(path, synced=synced)
     if database is None:
         return _rescue(path, identity, None, _Survey(damaged=True), synced=synced)
@@ -117,7 +120,10 @@ def _survey(database: Database) -> _Survey:
     except _UNREADABLE:
         damaged = True
         names = database.sessions_with_events()
-    for session_id in names:
+    # A damaged page of names may seem to hold any number of others.
+    ids = [name for name in names if isinstance(name, str) and _SESSION_ID.fullmatch(name)]
+    damaged = damaged or len(ids) < len(names)
+    for session_id in ids:
         try:
             found.append(_stored(session_id, database.read(session_id)))
         except (InvalidEvent, *_UNREADABLE):
