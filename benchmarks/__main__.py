@@ -28,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: arguments without the program's name; None reads the process's own.
     """
-    given = _parser().parse_args(argv)
+    parser = _parser()
+    given = parser.parse_args(argv)
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     # What runs in this process would log every turn.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
@@ -45,6 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         seconds=0.0,
         tables=(),
     )
+    earlier: Report | None = None
+    if given.merge is not None:
+        try:
+            earlier = Report.read(given.merge)
+            # Now, not when everything is measured.
+            earlier.with_parts_of(report)
+        except (OSError, ValueError) as error:
+            parser.error(f"nothing can be merged into {given.merge}: {error}")
     status = 0
     with Show() as show:
         options = Options(show=show, quick=bool(given.quick), repeats=given.repeats)
@@ -64,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             report = replace(report, seconds=seconds, tables=(*report.tables, *tables))
             if given.json is not None:
                 Path(given.json).write_bytes(report.to_json())
+            if earlier is not None:
+                Path(given.merge).write_bytes(earlier.with_parts_of(report).to_json())
     return 0
 
 
@@ -90,6 +101,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="small and once, only to see that it runs")
     parser.add_argument("--repeats", type=_positive, metavar="N", help="measure every figure so often")
     parser.add_argument("--json", type=_writable, metavar="FILE", help="write everything to this file, too")
+    parser.add_argument(
+        "--merge", type=Path, metavar="FILE", help="put what is measured into this report, in the place of its parts"
+    )
     return parser
 
 

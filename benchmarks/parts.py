@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks import engine_client, loop, primitives, proxy, samples, tokenization, versus
+from benchmarks import engine_client, journal, loop, primitives, proxy, samples, tokenization, versus
 from benchmarks.figures import Table
 from benchmarks.options import Options
 
@@ -38,5 +38,6 @@ PARTS: Final = (
     Part("loop", "how long the event loop stands still while long texts are encoded", loop.measure),
     Part("samples", "how long it stands still while samples are assembled", samples.measure),
     Part("proxy", "turns through the gateway: time, processor time, memory", proxy.measure),
+    Part("journal", "turns and sessions written down: what it costs, and how fast they are read", journal.measure),
     Part("peer", "the same beside a server of the usual build, with ratios", versus.measure),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, Self
@@ -72,6 +72,29 @@ class Report:
     options: Mapping[str, str]
     seconds: float
     tables: tuple[Table, ...]
+
+    def with_parts_of(self, other: Report) -> Report:
+        """This report with the parts of ``other`` in the place of its own; its options name them as ``later``.
+
+        Raises:
+            ValueError: ``other`` was measured elsewhere, with other libraries or otherwise: their figures would stand
+                side by side as if they could be compared.
+        """
+        if (self.machine, self.versions) != (other.machine, other.versions):
+            raise ValueError("it was measured on another machine or with other versions of libraries")
+        if self._thoroughness() != other._thoroughness():
+            raise ValueError("it was measured with other options")
+        parts = {table.part for table in other.tables}
+        later = {*self.options.get("later", "").split(), *parts}
+        return replace(
+            self,
+            options={**self.options, "later": " ".join(sorted(later))},
+            seconds=round(self.seconds + other.seconds, 1),
+            tables=(*(table for table in self.tables if table.part not in parts), *other.tables),
+        )
+
+    def _thoroughness(self) -> Mapping[str, str]:
+        return {name: value for name, value in self.options.items() if name not in ("parts", "later")}
 
     def to_json(self) -> bytes:
         """The report, each figure with its median and how far its values lie apart."""

@@ -13,7 +13,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import pytest
 import trio
 
 from benchmarks.__main__ import main
-from benchmarks.figures import Figure, percentile
+from benchmarks.figures import Figure, Table, percentile
 from benchmarks.load.client import TOOLS
 from benchmarks.load.engine import answer_parts, routing_payload
 from benchmarks.load.processes import ProcessFailed, running, talk
@@ -174,6 +174,41 @@ def test_a_run_without_the_full_run_is_repeated_as_often_as_asked(
         3
     }
     assert "extract_completion" in capsys.readouterr().out
+
+
+def test_a_part_takes_its_place_in_the_report_of_another_run(
+    tmp_path: Path, report: Report, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "report.json"
+    file.write_bytes(report.to_json())
+    assert main(["primitives", "--quick", "--merge", str(file)]) == 0
+    merged = Report.read(file)
+    assert merged.options == {**report.options, "later": "primitives"}
+    assert {table.part for table in merged.tables} == set(PART)
+    assert len(merged.tables) == len(report.tables)
+
+    def tables(of: Report, *, part: bool) -> list[Table]:
+        return [table for table in of.tables if (table.part == "primitives") is part]
+
+    assert tables(merged, part=False) == tables(report, part=False)
+    assert tables(merged, part=True) != tables(report, part=True)
+    assert merged.with_parts_of(replace(report, tables=())).options["later"] == "primitives"
+
+
+@pytest.mark.parametrize("other", ["machine", "versions", "quick"])
+def test_what_was_measured_otherwise_is_not_merged_and_nothing_is_measured(
+    tmp_path: Path, report: Report, capsys: pytest.CaptureFixture[str], other: str
+) -> None:
+    if other == "machine":
+        report = replace(report, machine=replace(report.machine, cpu="another"))
+    elif other == "versions":
+        report = replace(report, versions={**report.versions, "trio": "0"})
+    file = tmp_path / "report.json"
+    file.write_bytes(report.to_json())
+    with pytest.raises(SystemExit, match="2"):
+        main(["primitives", *([] if other == "quick" else ["--quick"]), "--merge", str(file)])
+    assert f"nothing can be merged into {file}: it was measured" in capsys.readouterr().err
+    assert file.read_bytes() == report.to_json()
 
 
 async def test_both_servers_ask_the_engine_the_same_and_answer_the_same() -> None:

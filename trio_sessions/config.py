@@ -337,6 +337,16 @@ class Settings:
         )
 
     @property
+    def journal_files(self) -> tuple[Path, ...]:
+        """The files that sessions are written down in, one a worker, by its index; none where they stay in memory."""
+        if self.store == IN_MEMORY:
+            return ()
+        path = Path(self.store)
+        if self.workers == 1:
+            return (path,)
+        return tuple(path.with_name(f"{path.name}.{worker}") for worker in range(self.workers))
+
+    @property
     def request_policy(self) -> RequestPolicy:
         """What these settings add to every request."""
         return RequestPolicy(

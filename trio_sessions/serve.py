@@ -11,13 +11,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
 
-from trio_sessions.config import IN_MEMORY, Settings
+from trio_sessions.config import Settings
 from trio_sessions.engine.probe import warn_unless_answering
 from trio_sessions.engine.sglang import SGLangEngine
 from trio_sessions.hosting import AppServer, ConnectionLimits, Room, WholeRequests, bind, server_tls, url_of
@@ -158,18 +157,16 @@ async def store_of(
     Raises:
         ConfigurationError: the file cannot be used.
     """
-    if settings.store == IN_MEMORY:
+    if not settings.journal_files:
         yield MemoryStore()
         return
-    path = Path(settings.store)
-    if settings.workers > 1:
-        path = path.with_name(f"{path.name}.{worker}")
     identity = JournalIdentity(
         mode=settings.mode,
         rendering=await trio.to_thread.run_sync(fingerprint, renderer, abandon_on_cancel=True),
         worker=worker,
         workers=settings.workers,
     )
+    path = settings.journal_files[worker]
     async with SqliteStore.open(path, identity, durability=settings.durability, metrics=metrics) as store:
         yield store
 

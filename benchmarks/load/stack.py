@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+import httpx
 import msgspec
 import trio
 
@@ -17,10 +21,11 @@ from benchmarks.load.shapes import Job, Load, Outcome, Probe
 from benchmarks.options import Show
 from benchmarks.tokenizers import qwen3_tokenizer
 
-__all__ = ["GATEWAY", "PEER", "Run", "Server", "Stack", "collect", "stack"]
+__all__ = ["GATEWAY", "GATEWAY_WITH_JOURNAL", "PEER", "Run", "Server", "Stack", "collect", "stack"]
 
 _WARM_UP: Final = Load(name="warm-up", sessions=2, turns=4, routing_bytes=384)
 _GIVE_UP_SECONDS: Final = 300.0
+_JOURNAL_BYTES: Final = re.compile(r"^trio_sessions_journal_bytes_total (\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +35,23 @@ class Server:
     Attributes:
         name: for tables.
         command: what to run, without the engine's URL.
+        journal: whether it is given a file to write sessions down in, a new one every time it is started.
     """
 
     name: str
     command: tuple[str, ...]
+    journal: bool = False
 
 
 # Both with the same tokenizer, both quiet, both asking the engine for routing replay and writing tools as they come.
 _PYTHON: Final = (sys.executable, "-m")
-GATEWAY: Final = Server(
-    "gateway",
-    (
-        *(*_PYTHON, "trio_sessions.cli", "serve", "--port", "0", "--log-level", "error"),
-        *("--routing-replay", "--num-layers", "12", "--tokenizer", str(qwen3_tokenizer()), "--tools-as", "given"),
-    ),
+_GATEWAY: Final = (
+    *(*_PYTHON, "trio_sessions.cli", "serve", "--port", "0", "--log-level", "error"),
+    *("--routing-replay", "--num-layers", "12", "--tokenizer", str(qwen3_tokenizer()), "--tools-as", "given"),
 )
+# The peer writes nothing down.
+GATEWAY: Final = Server("gateway", (*_GATEWAY, "--store", "memory"))
+GATEWAY_WITH_JOURNAL: Final = Server("gateway with a journal", _GATEWAY, journal=True)
 PEER: Final = Server("peer", (*_PYTHON, "benchmarks.peer", "--tokenizer", str(qwen3_tokenizer())))
 
 
@@ -55,10 +62,12 @@ class Run:
     Attributes:
         outcome: what its clients found.
         rss_idle_mib: resident memory of the server before it had served anything.
+        journal_bytes: of events that it wrote down meanwhile; 0 without a journal.
     """
 
     outcome: Outcome
     rss_idle_mib: float
+    journal_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +79,14 @@ class Stack:
         server: the process that was started.
         pids: of all its processes.
         rss_idle_mib: its resident memory before it had served anything.
+        journal: whether it writes sessions down.
     """
 
     name: str
     server: Running
     pids: Sequence[int]
     rss_idle_mib: float
+    journal: bool
 
     async def drive(self, load: Load, show: Show) -> Run:
         """Send a load.
@@ -84,6 +95,7 @@ class Stack:
             ProcessFailed: a turn failed, or it took too long.
         """
         job = Job(load=load, url=self.server.url, pids=list(self.pids), give_up_seconds=_GIVE_UP_SECONDS)
+        written_before = await self._journal_bytes()
         try:
             last = await talk(
                 (*_PYTHON, "benchmarks.load.client"),
@@ -93,7 +105,22 @@ class Stack:
             )
         except ProcessFailed as failed:
             raise ProcessFailed(f"{failed}\n\nthe {self.name} said:\n{self.server.said()}") from failed
-        return Run(outcome=msgspec.json.decode(last, type=Outcome), rss_idle_mib=self.rss_idle_mib)
+        return Run(
+            outcome=msgspec.json.decode(last, type=Outcome),
+            rss_idle_mib=self.rss_idle_mib,
+            journal_bytes=await self._journal_bytes() - written_before,
+        )
+
+    async def _journal_bytes(self) -> float:
+        """Bytes of events that it has written down so far."""
+        if not self.journal:
+            return 0.0
+        async with httpx.AsyncClient(timeout=_GIVE_UP_SECONDS) as client:
+            metrics = (await client.get(f"{self.server.url}/metrics")).raise_for_status().text
+        found = _JOURNAL_BYTES.search(metrics)
+        if found is None:
+            raise ProcessFailed(f"the {self.name} does not say how much it has written down")
+        return float(found.group(1))
 
     async def drive_and_probe(self, load: Load, show: Show) -> tuple[Run, Probe]:
         """Send a load, and ask for ``/health`` all the while."""
@@ -122,14 +149,18 @@ class Stack:
 async def stack(server: Server, show: Show) -> AsyncIterator[Stack]:
     """Start an engine and ``server``, and warm the server up."""
     show.step(f"starting the {server.name}")
-    async with (
-        running((*_PYTHON, "benchmarks.load.engine"), what="the engine") as engine,
-        running((*server.command, "--engine", engine.url), what=f"the {server.name}") as started,
-    ):
-        pids = pids_of_session(started.pid)
-        ready = Stack(name=server.name, server=started, pids=pids, rss_idle_mib=rss_mib(pids))
-        await ready.drive(_WARM_UP, show)
-        yield ready
+    with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder:
+        store = ("--store", str(Path(folder) / "journal")) if server.journal else ()
+        async with (
+            running((*_PYTHON, "benchmarks.load.engine"), what="the engine") as engine,
+            running((*server.command, *store, "--engine", engine.url), what=f"the {server.name}") as started,
+        ):
+            pids = pids_of_session(started.pid)
+            ready = Stack(
+                name=server.name, server=started, pids=pids, rss_idle_mib=rss_mib(pids), journal=server.journal
+            )
+            await ready.drive(_WARM_UP, show)
+            yield ready
 
 
 async def collect(

@@ -9,7 +9,7 @@ from trio_sessions.cli import app as cli_app
 from trio_sessions.cli.complaint import CRASHED, INTERRUPTED, WRONG_USE, complain, report_failure
 from trio_sessions.cli.progress import progress
 from trio_sessions.cli.resolve import resolve_settings
-from trio_sessions.cli.serving import banner
+from trio_sessions.cli.serving import banner, starting
 from trio_sessions.config import Settings
 from trio_sessions.errors import AddressInUse, ConfigurationError
 from trio_sessions.serve import Running
@@ -73,6 +73,23 @@ def test_progress_is_one_plain_line_without_a_terminal(capsys):
     with progress("Starting: [x] ..."):
         assert capsys.readouterr().err == "Starting: [x] ...\n"
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("workers", "files"), [(1, ["journal"]), (2, ["journal.0", "journal.1"])])
+def test_a_large_journal_is_named_while_it_is_read(tmp_path, workers, files):
+    settings = Settings(engine="http://127.0.0.1:5", store=str(tmp_path / "journal"), workers=workers)
+    plain = "Starting: loading tokenizer builtin ..."
+    assert starting(settings) == plain
+    for name in files:
+        (tmp_path / name).write_bytes(b"")
+    assert starting(settings) == plain
+    for name in files:
+        with (tmp_path / name).open("ab") as file:
+            # It takes no room on the disk.
+            file.truncate(3 * 2**30 // len(files))
+    journal = f"and reading the journal {tmp_path / 'journal'} (3.0 GiB) ..."
+    assert starting(settings) == f"Starting: loading tokenizer builtin {journal}"
+    assert starting(Settings(engine="http://127.0.0.1:5", store="memory")) == plain
 
 
 RUNNING = Running(

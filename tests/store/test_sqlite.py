@@ -103,6 +103,34 @@ async def test_what_comes_at_once_is_written_in_few_transactions(path: Path) -> 
     assert metrics.registry.get_sample_value("trio_sessions_journal_seconds_count") == 200
 
 
+async def test_what_nobody_waits_for_is_written_with_what_comes_meanwhile_or_before_long(
+    path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    async with opened(path) as store:
+        await write(store, A, with_sampled(1))
+        written = beside(path, "-wal").stat().st_size
+        for received in (True, False):
+            store.note(A, lambda received=received: AnswerNoted(turn=0, received=received))
+            await trio.testing.wait_all_tasks_blocked()
+            assert beside(path, "-wal").stat().st_size == written
+        began = trio.current_time()
+        await store.append(B, lambda: SessionCreated("2026-01-01T00:00:00"))
+        assert trio.current_time() == began
+        assert store.written(A)
+    async with opened(path) as again:
+        assert len(await again.load(A)) == 4
+
+
+async def test_what_nobody_waits_for_is_written_without_anything_else_to_write(path: Path) -> None:
+    async with opened(path) as store:
+        await write(store, A, with_sampled(1))
+        store.note(A, lambda: AnswerNoted(turn=0, received=True))
+        [entry] = store._pending
+        with trio.fail_after(60):
+            await entry.over.wait()
+        assert store.written(A)
+
+
 async def test_relaxed_does_not_wait_and_loses_nothing_of_a_process_that_stops(path: Path) -> None:
     async with opened(path, durability="relaxed") as store:
         await write(store, A, with_sampled(3))
@@ -344,6 +372,20 @@ def test_whatever_byte_of_the_file_is_wrong_what_is_served_is_whole_and_the_rest
     shutil.rmtree(folder)
 
 
+def test_names_that_are_none_are_no_sessions(three, tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    content = bytearray(three()["stopped"])
+    page = 2 * 8192
+    assert content[page + 100 : page + 8192].count(A.encode()) == 1
+    # How many names the page has, and where they begin.
+    content[page + 4 : page + 8] = b"\xff" * 4
+    path.write_bytes(content)
+    opened = opened_once(path)
+    assert [session.id for session in opened.found] == [A, B, C]
+    assert opened.lost == ()
+    assert opened.kept_at is not None
+
+
 async def test_the_session_whose_events_are_damaged_is_named(three, path: Path) -> None:
     await trio.Path(path.parent).mkdir()
     content = three()["stopped"]
@@ -353,6 +395,17 @@ async def test_the_session_whose_events_are_damaged_is_named(three, path: Path) 
         assert [one.id for one in store.found] == [A, C]
     assert metrics.registry.get_sample_value("trio_sessions_sessions_lost_total") == 1
     assert beside(path, ".damaged-1").exists()
+
+
+async def test_a_session_whose_last_events_are_gone_is_named_and_not_served_without_them(path: Path) -> None:
+    async with opened(path) as store:
+        await write(store, A, with_sampled(3))
+        await write(store, B, with_sampled(2))
+        store._database._execute(f"DELETE FROM events WHERE session = '{A}' AND number = 3")
+    metrics = Metrics()
+    async with opened(path, metrics=metrics) as store:
+        assert [one.id for one in store.found] == [B]
+        assert metrics.registry.get_sample_value("trio_sessions_sessions_lost_total") == 1
 
 
 async def test_what_is_damaged_while_it_is_served_is_an_error_of_its_session_alone(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -23,7 +24,10 @@ from trio_sessions.workers.restarts import WorkersFailed
 if TYPE_CHECKING:
     from trio_sessions.serve import Running
 
-__all__ = ["banner", "serve_until_stopped"]
+__all__ = ["banner", "serve_until_stopped", "starting"]
+
+# Is read in about half a second where the system has it in memory, and in some seconds where it has not.
+_LARGE_JOURNAL_BYTES: Final = 512 * 2**20
 
 _OTHER_FILES: Final = 64
 _OPEN_FILES_ADVICE: Final = "raise ulimit -n, or lower --max-connections and --max-turns"
@@ -49,7 +53,7 @@ async def serve_until_stopped(resolved: ResolvedSettings) -> int:
         raise ConfigurationError(resolved.explain(str(error))) from error
     try:
         async with trio.open_nursery() as nursery:
-            with progress(f"Starting: loading tokenizer {settings.tokenizer} ..."):
+            with progress(starting(settings)):
                 if settings.workers == 1:
                     from trio_sessions.serve import serve
 
@@ -75,6 +79,23 @@ def _allow_connections(settings: Settings) -> None:
     allowed = allow_open_files(wanted)
     if allowed < wanted:
         _log.warning("the system allows too few open files", allowed=allowed, wanted=wanted, advice=_OPEN_FILES_ADVICE)
+
+
+def starting(settings: Settings) -> str:
+    """What is done before requests are answered, and may take a while."""
+    text = f"Starting: loading tokenizer {settings.tokenizer}"
+    size = sum(_size(path) for path in settings.journal_files)
+    if size >= _LARGE_JOURNAL_BYTES:
+        text += f" and reading the journal {settings.store} ({size / 2**30:.1f} GiB)"
+    return f"{text} ..."
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        # It is new, or what is wrong with it is said when it is opened.
+        return 0
 
 
 def banner(settings: Settings, running: Running) -> str:

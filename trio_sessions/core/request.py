@@ -41,6 +41,8 @@ _OWNED_BY_US: Final = (
 
 _ANSWER_LIMITS: Final = ("max_tokens", "max_completion_tokens")
 
+_REFERENCE_BYTES: Final = 8
+
 _spelled_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -80,6 +82,11 @@ class SentMessages:
     def of(cls, array: bytes, messages: Sequence[Mapping[str, Any]]) -> SentMessages:
         """Of the JSON ``array`` that spells ``messages``, of which there is at least one."""
         return cls(spelled=array.rstrip()[:-1].rstrip(), messages=messages)
+
+    @property
+    def footprint(self) -> int:
+        """Bytes of memory it takes beside the messages themselves, which are the history's."""
+        return len(self.spelled) + _REFERENCE_BYTES * len(self.messages)
 
     def rest_of(self, array: bytes) -> bytes | None:
         """The JSON array of what ``array`` has behind these messages; None where it does not begin with them."""

@@ -174,6 +174,7 @@ class SessionRegistry:
         finally:
             self._creating -= 1
         self._resident[session.id] = session
+        self._bytes += session.footprint
         self._show()
         return session
 

@@ -23,7 +23,7 @@ from trio_sessions.store import Restored, SessionCreated
 __all__ = ["Session", "WaitsForDisconnect"]
 
 # Its objects: a lock, a history, and what they hold.
-_EMPTY_BYTES: Final = 8192
+_EMPTY_BYTES: Final = 5632
 
 WaitsForDisconnect = Callable[[], Awaitable[object]]
 
@@ -107,6 +107,11 @@ class Session:
         self.journal.continue_behind(restored.turns)
         self.footprint = _EMPTY_BYTES + sum(map(footprint, self.history.nodes))
         self._turns_started = len(restored.turns)
+
+    def remember_sent(self, sent: SentMessages | None) -> int:
+        """Keep what the request that committed last had sent; how many more bytes that is than what it replaces."""
+        before, self.sent = self.sent, sent
+        return (0 if sent is None else sent.footprint) - (0 if before is None else before.footprint)
 
     def ensure_open(self) -> None:
         """Refuse a turn that the session does not take.

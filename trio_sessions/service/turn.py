@@ -342,7 +342,7 @@ class TurnPipeline:
             async with session.locked():
                 outcome, committed = await self._commit(turn, plan, digest)
                 if committed is not None:
-                    session.sent = sent
+                    self._registry.grew(session, session.remember_sent(sent))
         overhead = (trio.current_time() - began) - asked.engine_seconds
         self._metrics.overhead_seconds.observe(overhead)
         log.info(
@@ -445,7 +445,9 @@ def _weight_to_skip(body: bytes) -> int:
 def _shared_fields(plan: Plan) -> bytes:
     """What was asked for beside the messages, in the base's own bytes where it is the same: tools are kept once."""
     base, fields = plan.attachment.base, plan.request.fields
-    return base.record.request_fields if base is not None and base.record.request_fields == fields else fields
+    if base is not None and base.record.request_fields == fields:
+        return base.record.request_fields
+    return json.without_room(fields)
 
 
 def _reply(writer: AnswerWriter, events: EventWriter | None, bare: EngineAnswer) -> Reply:

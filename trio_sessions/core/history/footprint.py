@@ -10,8 +10,14 @@ from trio_sessions.core.history.base import Checkpoint
 __all__ = ["footprint"]
 
 # Objects and their fields, and what the allocator keeps beside them.
-_CHECKPOINT_BYTES: Final = 3072
-_VALUE_BYTES: Final = 80
+_CHECKPOINT_BYTES: Final = 1536
+_TEXT_BYTES: Final = 56
+_MAPPING_BYTES: Final = 200
+_LIST_BYTES: Final = 72
+_MEMBER_BYTES: Final = 8
+_OTHER_BYTES: Final = 32
+# A text with a sign that is not ASCII takes up to four bytes for each, and is kept as UTF-8 too once it was encoded.
+_WIDE_BYTES: Final = 4
 _ID_BYTES: Final = 5
 
 
@@ -35,13 +41,15 @@ def _value_bytes(value: Any) -> int:
     total, pending = 0, [value]
     while pending:
         value = pending.pop()
-        total += _VALUE_BYTES
         match value:
             case str():
-                # Text beyond Latin-1 takes more, but that is rarely most of it.
-                total += len(value)
+                total += _TEXT_BYTES + len(value) * (1 if value.isascii() else _WIDE_BYTES)
             case Mapping():
+                total += _MAPPING_BYTES
                 pending.extend(value.values())
             case list() | tuple():
+                total += _LIST_BYTES + _MEMBER_BYTES * len(value)
                 pending.extend(value)
+            case _:
+                total += _OTHER_BYTES
     return total

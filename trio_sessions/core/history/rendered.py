@@ -31,7 +31,10 @@ class RenderedWith:
     @classmethod
     def of(cls, tools: Sequence[Any] | None, template_kwargs: Mapping[str, Any]) -> RenderedWith:
         """What a turn with these is rendered with."""
-        return cls(tools=json.encode(tools), template_kwargs=json.encode(dict(template_kwargs)))
+        return cls(
+            tools=json.without_room(json.encode(tools)),
+            template_kwargs=json.without_room(json.encode(dict(template_kwargs))),
+        )
 
     def decoded_tools(self) -> list[Any] | None:
         """The definitions as the client sent them."""

@@ -6,8 +6,8 @@ import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,24 +18,34 @@ from trio_sessions.store.sqlite.files import APPLICATION_ID, LOG, SCHEMA_VERSION
 
 __all__ = ["Append", "Database", "Forget", "Row", "RowsDamaged", "Write"]
 
-# Sessions have names in a table of their own, so that those can be named whose events are damaged. Events are in the
-# order in which they are read; a turn's is large, and lies in pages of its own.
+# Sessions are in a table of their own, so that those can be named whose events are damaged, and with how many events
+# they have: where the last of them are gone, those before look whole. Events are in the order in which they are read; a
+# turn's is large, and lies in pages of its own.
 _SCHEMA: Final = f"""
 BEGIN;
 CREATE TABLE identity (value BLOB NOT NULL, checksum INTEGER NOT NULL);
-CREATE TABLE sessions (id TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE sessions (id TEXT PRIMARY KEY, events INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE events (
     session TEXT NOT NULL, number INTEGER NOT NULL, checksum INTEGER NOT NULL, payload BLOB NOT NULL,
     PRIMARY KEY (session, number)
 ) WITHOUT ROWID;
+CREATE TRIGGER counted AFTER INSERT ON events BEGIN
+    INSERT OR REPLACE INTO sessions VALUES (new.session, new.number + 1);
+END;
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
-"""
+"""  # noqa: S608
+# Of an event.
+_COLUMNS: Final = 4
 _PAGE_BYTES: Final = 8192
 # A predecessor that is just being killed still holds the file for a moment.
 _PATIENCE_SECONDS: Final = 2.0
-
+# Every statement lets go of the interpreter, and may wait for the event loop to have it back: so one for many rows. It
+# keeps what it was given last.
+_MOST_ROWS: Final = 16
+_MOST_BYTES: Final = 256 * 1024
+_KEPT_STATEMENTS: Final = 48
 
 _identity_decoder = msgspec.json.Decoder(JournalIdentity)
 
@@ -91,7 +101,11 @@ class Database:
 
     def __init__(self, path: Path, *, synced: bool) -> None:
         self._connection = sqlite3.connect(
-            path, timeout=_PATIENCE_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=16
+            path,
+            timeout=_PATIENCE_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=_KEPT_STATEMENTS,
         )
         self._files = (path, beside(path, LOG))
         self._next: dict[str, int] = {}
@@ -154,12 +168,12 @@ class Database:
             self._execute("DELETE FROM identity")
             self._connection.execute("INSERT INTO identity VALUES (?, ?)", (value, zlib.crc32(value)))
 
-    def sessions(self) -> list[str]:
-        """The ids of all sessions, sorted."""
-        return [session_id for (session_id,) in self._execute("SELECT id FROM sessions ORDER BY id")]
+    def sessions(self) -> dict[str, int]:
+        """How many events each session has, by its id."""
+        return dict(self._execute("SELECT id, events FROM sessions ORDER BY id"))
 
     def sessions_with_events(self) -> list[str]:
-        """As ``sessions``, as far as the events themselves can be read."""
+        """The ids of sessions, as far as the events themselves can be read."""
         found: set[str] = set()
         # From both ends up to what cannot be read.
         for statement in (
@@ -204,22 +218,27 @@ class Database:
         """
         self._require_files()
         following: dict[str, int] = {}
-        with self._transaction():
-            for write in writes:
-                session_id = write.session_id
-                match write:
-                    case Append(payload=payload, begins=begins):
-                        number = following.get(session_id, self._next.get(session_id, 0))
-                        if number == 0 and not begins:
-                            continue
-                        if number == 0:
-                            self._connection.execute("INSERT INTO sessions VALUES (?)", (session_id,))
-                        self._insert(session_id, Row(number, _checksum(session_id, number, payload), payload))
-                        following[session_id] = number + 1
-                    case Forget():
-                        self._connection.execute("DELETE FROM events WHERE session = ?", (session_id,))
-                        self._connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
-                        following[session_id] = 0
+        plan = _Plan()
+        for write in writes:
+            session_id = write.session_id
+            match write:
+                case Append(payload=payload, begins=begins):
+                    number = following.get(session_id, self._next.get(session_id, 0))
+                    if number == 0 and not begins:
+                        continue
+                    plan.insert(session_id, Row(number, _checksum(session_id, number, payload), payload))
+                    following[session_id] = number + 1
+                case Forget():
+                    plan.forget(session_id)
+                    following[session_id] = 0
+        statements = plan.statements()
+        if len(statements) == 1:
+            # Is a transaction by itself.
+            self._connection.execute(statements[0].text, statements[0].values)
+        elif statements:
+            with self._transaction():
+                for statement in statements:
+                    self._connection.execute(statement.text, statement.values)
         for session_id, number in following.items():
             if number:
                 self._next[session_id] = number
@@ -233,9 +252,8 @@ class Database:
             RowsDamaged, sqlite3.Error: its rows cannot be read, or not be written; nothing was taken over.
         """
         with self._transaction():
-            self._connection.execute("INSERT INTO sessions VALUES (?)", (session_id,))
             for row in rows:
-                self._insert(session_id, row)
+                self._connection.execute(_insertion(1), (session_id, row.number, row.checksum, row.payload))
 
     def _require_files(self) -> None:
         """Refuse to write where nobody would find it: SQLite goes on in files that were deleted or moved away.
@@ -248,11 +266,6 @@ class Database:
 
     def _present(self) -> tuple[tuple[int, int] | None, ...]:
         return tuple(map(_identity_of, self._files))
-
-    def _insert(self, session_id: str, row: Row) -> None:
-        self._connection.execute(
-            "INSERT INTO events VALUES (?, ?, ?, ?)", (session_id, row.number, row.checksum, row.payload)
-        )
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -276,6 +289,49 @@ def _identity_of(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    text: str
+    values: Sequence[Any]
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The statements of one transaction; of many rows there is one."""
+
+    _done: list[_Statement] = field(default_factory=list)
+    _values: list[Any] = field(default_factory=list)
+    _bytes: int = 0
+
+    def insert(self, session_id: str, row: Row) -> None:
+        self._values += (session_id, row.number, row.checksum, row.payload)
+        self._bytes += len(row.payload)
+        if len(self._values) == _MOST_ROWS * _COLUMNS or self._bytes > _MOST_BYTES:
+            self._finish_rows()
+
+    def forget(self, session_id: str) -> None:
+        # What it had, it had before.
+        self._finish_rows()
+        self._done.append(_Statement("DELETE FROM events WHERE session = ?", (session_id,)))
+        self._done.append(_Statement("DELETE FROM sessions WHERE id = ?", (session_id,)))
+
+    def statements(self) -> Sequence[_Statement]:
+        self._finish_rows()
+        return self._done
+
+    def _finish_rows(self) -> None:
+        if self._values:
+            rows = len(self._values) // _COLUMNS
+            self._done.append(_Statement(_insertion(rows), self._values))
+            self._values, self._bytes = [], 0
+
+
+@cache
+def _insertion(rows: int) -> str:
+    row = f"({', '.join('?' * _COLUMNS)})"
+    return f"INSERT INTO events VALUES {', '.join([row] * rows)}"  # noqa: S608
 
 
 def _checksum(session_id: str, number: int, payload: bytes) -> int:

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from trio_sessions.errors import ConfigurationError
 from trio_sessions.store.base import JournalIdentity, StoredSession
 from trio_sessions.store.events import InvalidEvent, SessionCreated, TurnCommitted, TurnsDiscarded, decode_event
 from trio_sessions.store.sqlite.database import Database, Row, RowsDamaged
-from trio_sessions.store.sqlite.files import LOG, WrittenAhead, beside, create_empty, require_ours
+from trio_sessions.store.sqlite.files import LOG, WrittenAhead, beside, create_empty, read_ahead, require_ours
 
 __all__ = ["OpenedJournal", "open_journal"]
 
@@ -84,6 +84,7 @@ def open_journal(path: Path, identity: JournalIdentity, *, synced: bool) -> Open
     with _explained(path):
         known = require_ours(path)
         ahead = WrittenAhead.of(path)
+    read_ahead(path)
     database = _connect(path, synced=synced)
     if database is None:
         return _rescue(path, identity, None, _Survey(damaged=True), synced=synced)
@@ -121,23 +122,30 @@ def _survey(database: Database) -> _Survey:
     found, lost = [], []
     damaged = False
     bound: JournalIdentity | None = None
+    counts: Mapping[str, int | None]
     try:
         damaged = bool(database.complaints())
         bound = database.identity()
-        names = database.sessions()
+        counts = database.sessions()
     except _UNREADABLE:
         damaged = True
-        names = database.sessions_with_events()
-    # Pages that are damaged may be full of names, or name one twice.
-    ids = [name for name in dict.fromkeys(names) if isinstance(name, str) and _ID.fullmatch(name)]
-    for session_id in ids:
+        counts = dict.fromkeys(database.sessions_with_events())
+    for session_id, events in counts.items():
+        # A damaged page may seem to hold any number of others.
+        if not (isinstance(session_id, str) and _ID.fullmatch(session_id)):
+            damaged = True
+            continue
         try:
-            found.append(_stored(session_id, database.read(session_id)))
+            session = _stored(session_id, database.read(session_id))
         except (InvalidEvent, *_UNREADABLE):
             lost.append(session_id)
-    return _Survey(
-        bound=bound, found=tuple(found), lost=tuple(lost), damaged=damaged or bool(lost) or len(ids) < len(names)
-    )
+            continue
+        if events in (None, session.events):
+            found.append(session)
+        else:
+            # The last of them are gone.
+            lost.append(session_id)
+    return _Survey(bound=bound, found=tuple(found), lost=tuple(lost), damaged=damaged or bool(lost))
 
 
 def _stored(session_id: str, rows: Iterator[Row]) -> StoredSession:

@@ -24,6 +24,8 @@ from trio_sessions.store.sqlite.recovery import OpenedJournal, open_journal
 __all__ = ["SqliteStore"]
 
 _AGAIN_SECONDS: Final = 1.0
+# What nobody waits for is written with what comes meanwhile.
+_LINGER_SECONDS: Final = 0.05
 # What may wait to be written without anybody waiting for it.
 _MOST_UNATTENDED: Final = 4096
 _NAMED_IN_ONE_LINE: Final = 50
@@ -88,7 +90,8 @@ class SqliteStore:
         self._metrics = metrics
         self._pending: list[_Entry] = []
         self._unattended = 0
-        self._wake = trio.Event()
+        # Something is to be written; somebody waits for it.
+        self._taken, self._urgent = trio.Event(), trio.Event()
         self._writing: list[_Entry] = []
         self._closing = False
         # SQLite's connection is for one thread at a time.
@@ -165,6 +168,7 @@ class SqliteStore:
         """
         for entry in [*self._writing, *self._pending]:
             if entry.session_id == session_id:
+                self._urgent.set()
                 await entry.over.wait()
         return await trio.to_thread.run_sync(
             partial(_load, self._database, session_id), limiter=self._one, abandon_on_cancel=False
@@ -192,18 +196,24 @@ class SqliteStore:
 
     def _take(self, entry: _Entry) -> None:
         self._pending.append(entry)
-        self._wake.set()
+        self._taken.set()
+        if entry.attended:
+            self._urgent.set()
 
     def _close(self) -> None:
         self._closing = True
-        self._wake.set()
+        self._taken.set()
+        self._urgent.set()
 
     async def _write_for_ever(self) -> None:
         try:
             while not self._closing or self._pending:
-                await self._wake.wait()
+                await self._taken.wait()
+                if not self._urgent.is_set():
+                    with trio.move_on_after(_LINGER_SECONDS):
+                        await self._urgent.wait()
                 if not self._closing:
-                    self._wake = trio.Event()
+                    self._taken, self._urgent = trio.Event(), trio.Event()
                 await self._write_group()
         finally:
             for entry in [*self._writing, *self._pending]:
@@ -236,7 +246,7 @@ class SqliteStore:
             entry.over.set()
         if again and not self._closing:
             self._pending[:0] = again
-            self._wake.set()
+            self._taken.set()
             await trio.sleep(_AGAIN_SECONDS)
         elif again:
             _log.error("events are lost: the journal cannot be written and is being closed", events=len(again))
