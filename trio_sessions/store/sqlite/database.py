@@ -117,7 +117,8 @@ class Database:
             # What was deleted need not be overwritten with zeros.
             self._execute("PRAGMA secure_delete = OFF")
             self._execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
-            if not self._execute("SELECT count(*) FROM sqlite_schema")[0][0]:
+            # Not by its tables: a damaged file may seem to have none.
+            if not self._execute("PRAGMA page_count")[0][0]:
                 self._connection.executescript(_SCHEMA)
             self._execute("PRAGMA journal_mode = WAL")
             # Takes the lock, if nothing else has.
@@ -183,7 +184,8 @@ class Database:
             with suppress(sqlite3.Error):
                 for (session_id,) in self._connection.execute(statement):
                     found.add(session_id)
-        return sorted(found)
+        # What a damaged page seems to hold need not be text.
+        return sorted(name for name in found if isinstance(name, str))
 
     def complaints(self) -> list[str]:
         """What is wrong with the structure of the file."""

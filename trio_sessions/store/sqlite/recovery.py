@@ -123,9 +123,16 @@ def _survey(database: Database) -> _Survey:
     damaged = False
     bound: JournalIdentity | None = None
     counts: Mapping[str, int | None]
+    # One after the other: what one of them cannot read another may.
     try:
         damaged = bool(database.complaints())
+    except _UNREADABLE:
+        damaged = True
+    try:
         bound = database.identity()
+    except _UNREADABLE:
+        damaged = True
+    try:
         counts = database.sessions()
     except _UNREADABLE:
         damaged = True
