@@ -189,6 +189,9 @@ class Database:
 
     def complaints(self) -> list[str]:
         """What is wrong with the structure of the file."""
+        if _schema_of(self._connection) != _schema():
+            # SQLite goes by what it finds there, whatever that is.
+            return ["its tables are described differently"]
         return [text for (text,) in self._execute("PRAGMA quick_check(8)") if text != "ok"]
 
     def read(self, session_id: str) -> Iterator[Row]:
@@ -328,6 +331,21 @@ class _Plan:
             rows = len(self._values) // _COLUMNS
             self._done.append(_Statement(_insertion(rows), self._values))
             self._values, self._bytes = [], 0
+
+
+def _schema_of(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    return connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY rowid").fetchall()
+
+
+@cache
+def _schema() -> list[tuple[Any, ...]]:
+    """How SQLite describes our tables."""
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.executescript(_SCHEMA)
+        return _schema_of(connection)
+    finally:
+        connection.close()
 
 
 @cache
