@@ -14,8 +14,9 @@ from structlog.testing import capture_logs
 from trio_sessions import serve as serving
 from trio_sessions.config import Settings
 from trio_sessions.core.tokens import as_token_ids
-from trio_sessions.errors import AddressInUse
+from trio_sessions.errors import AddressInUse, ConfigurationError
 from trio_sessions.render.load import load_renderer
+from trio_sessions.serve import require_no_other_journals
 
 
 class Crash(Exception):
@@ -98,3 +99,20 @@ async def test_a_gateway_that_is_served_says_how_late_its_loop_is() -> None:
                     count = float(found[1])
             nursery.cancel_scope.cancel()
     assert len(loaded) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "left"), [(1, 2, "j"), (2, 1, "j.0"), (3, 2, "j.2"), (1, 1, ""), (3, 3, "")], ids=str
+)
+def test_another_number_of_workers_does_not_begin_anew(tmp_path, before, now, left):
+    store = str(tmp_path / "j")
+    for path in Settings(store=store, workers=before).journal_files:
+        path.write_bytes(b"sessions")
+    (tmp_path / "j.damaged-1").write_bytes(b"kept")
+    settings = Settings(store=store, workers=now)
+    if not left:
+        require_no_other_journals(settings)
+        return
+    with pytest.raises(ConfigurationError, match="another number of --workers") as raised:
+        require_no_other_journals(settings)
+    assert f"which left {tmp_path / left}:" in str(raised.value)

@@ -31,6 +31,7 @@ TurnOutcome = Literal[
     "refused",  # the client's request was wrong
     "engine_error",  # the engine answered an error, nothing usable, or not at all
     "cancelled",  # the client went away, the server shut down, or the session's time was over
+    "unavailable",  # refused for want of memory, or of a journal that can be written
     "failed",  # a defect of ours or of the configuration
 ]
 

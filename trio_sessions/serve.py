@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -19,6 +20,7 @@ import trio
 from trio_sessions.config import Settings
 from trio_sessions.engine.probe import warn_unless_answering
 from trio_sessions.engine.sglang import SGLangEngine
+from trio_sessions.errors import ConfigurationError
 from trio_sessions.hosting import AppServer, ConnectionLimits, Room, WholeRequests, bind, server_tls, url_of
 from trio_sessions.observe import Metrics
 from trio_sessions.render.base import Renderer
@@ -45,6 +47,7 @@ __all__ = [
     "engine_at",
     "gateway_app",
     "load_renderer_of",
+    "require_no_other_journals",
     "run_embedded_engine",
     "serve",
     "store_of",
@@ -99,6 +102,7 @@ async def serve(
         ExceptionGroup: a service crashed.
     """
     settings = with_keys_of_file(settings)
+    require_no_other_journals(settings)
     tls = _tls_of(settings)
     with bind(settings.host, settings.port) as listener:
         renderer = await load_renderer_of(settings)
@@ -140,6 +144,25 @@ def _tls_of(settings: Settings) -> ssl.SSLContext | None:
 def engine_at(url: str, settings: Settings) -> SGLangEngine:
     """The client for the engine at ``url``, as ``settings`` want it."""
     return SGLangEngine(url, timeout=settings.engine_timeout, max_answer_bytes=settings.max_answer_bytes)
+
+
+def require_no_other_journals(settings: Settings) -> None:
+    """Refuse to begin anew beside the journals of another number of workers: their sessions would be gone.
+
+    Raises:
+        ConfigurationError: there are such files.
+    """
+    if not settings.journal_files:
+        return
+    path = Path(settings.store)
+    numbered = [each for each in path.parent.glob(f"{path.name}.*") if each.suffix[1:].isdecimal()]
+    others = sorted({path, *numbered} - set(settings.journal_files))
+    for other in others:
+        if other.is_file() and other.stat().st_size:
+            raise ConfigurationError(
+                f"--store {path} was served with another number of --workers, which left {other}: serve with that "
+                "number, give another --store, or delete the file if its sessions are not wanted"
+            )
 
 
 @asynccontextmanager

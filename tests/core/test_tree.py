@@ -174,7 +174,7 @@ def test_the_cap_is_a_refusal_before_the_engine_and_at_the_commit():
     with pytest.raises(NodeCapReached, match=r"^node cap reached \(1024\): "):
         tree.attach([user("q")], strict)
     with pytest.raises(NodeCapReached, match=r"^node cap reached \(1024\): "):
-        tree.commit(running[-1], checkpoint_of(running[-1], assistant("a")))
+        tree.require_room()
     assert len(tree.nodes) == MAX_NODES
 
 

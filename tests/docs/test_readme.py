@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sqlite3
 import subprocess
 import sys
 import tomllib
@@ -17,13 +19,18 @@ SHELL = [line for language, block in BLOCKS if language == "sh" for line in bloc
 PYTHON = "".join(block for language, block in BLOCKS if language == "python")
 
 
-def test_the_python_snippets_run_one_after_the_other_against_a_gateway() -> None:
-    with command("serve", "--port", "0") as gateway:
+def test_the_python_snippets_run_one_after_the_other_against_a_gateway(tmp_path: Path) -> None:
+    # An empty variable is none: the command as it is given there, but for the port.
+    with contextlib.chdir(tmp_path), command("serve", "--port", "0", env={"TRIO_SESSIONS_STORE": ""}) as gateway:
         program = PYTHON.replace("http://127.0.0.1:8700", gateway.url)
         assert program != PYTHON
         program += "\nassert 0 < sum(loss_mask) < len(token_ids)\nassert min(log_probs) < 0\n"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+    assert "sessions down in `trio-sessions.journal`" in README
+    # The snippets delete their sessions.
+    with contextlib.closing(sqlite3.connect(tmp_path / "trio-sessions.journal")) as journal:
+        assert journal.execute("SELECT count(*) FROM identity").fetchone() == (1,)
 
 
 def test_ci_runs_exactly_the_two_commands() -> None:

@@ -439,7 +439,7 @@ class GatewayMachine(RuleBasedStateMachine):
         if refused is not None:
             raised = flight.task.exception
             assert (type(raised).__name__, str(raised)) == (refused.kind, refused.text)
-            self._finished(flight, "failed" if refused.kind == "StoreUnavailable" else "refused")
+            self._finished(flight, "unavailable" if refused.kind == "StoreUnavailable" else "refused")
             return
         assert not flight.task.done, flight.task
         [flight.held] = [call for call in self.calls.waiting if json.loads(call.request.body)["user"] == flight.tag]
@@ -514,7 +514,7 @@ class GatewayMachine(RuleBasedStateMachine):
         assert flight.answer is not None
         if self.store.broken and flight.session.would_commit(flight.plan):
             assert str(flight.task.exception) == self.store.broken
-            self._finished(flight, "failed")
+            self._finished(flight, "unavailable")
             return
         reply = flight.task.result()
         assert reply is not None

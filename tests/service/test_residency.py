@@ -13,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from tests.service.conftest import Bench, HeldBench
 from trio_sessions.errors import (
     MemoryExhausted,
+    NodeCapReached,
     SessionExpired,
     SessionNotFound,
     SessionUnreadable,
@@ -282,7 +283,7 @@ async def test_a_store_that_cannot_be_written_leaves_everything_as_it_was() -> N
         assert await made_.described(session) == described
         assert store.payloads == payloads
         assert not session.closed
-    assert made_.outcomes() == {"committed": 1, "failed": 2}
+    assert made_.outcomes() == {"committed": 1, "unavailable": 2}
     store.broken = ""
     await talk(made_, session.id, "a", said, "b")
     assert len(session.history.nodes) == 2
@@ -358,3 +359,15 @@ async def test_events_that_contradict_each_other_are_a_session_that_is_lost() ->
     with pytest.raises(SessionUnreadable, match=f"^session lost: session_id={session_id}"):
         await used(after, session_id)
     await after.registry.delete(session_id)
+
+
+async def test_a_session_that_is_larger_than_may_be_now_comes_back_whole_and_takes_no_more() -> None:
+    store = RecordingStore()
+    before = made(store, mode="tree")
+    session = await before.registry.create()
+    for text in "abc":
+        await before.turn(session, text)
+    again = made(store, mode="tree", max_nodes=2)
+    assert len((await used(again, session.id)).history.nodes) == 3
+    with pytest.raises(NodeCapReached, match=r"^node cap reached \(2\)"):
+        await talk(again, session.id, "d")

@@ -217,7 +217,7 @@ async def test_a_cancelled_store_lets_nobody_wait_for_ever(path: Path) -> None:
     [
         (JournalIdentity(mode="tree", rendering="r"), "holds 1 sessions of --mode linear; serve with that"),
         (JournalIdentity(mode="linear", rendering="other"), "another tokenizer, chat template or template kwargs"),
-        (JournalIdentity(mode="linear", rendering="r", worker=0, workers=2), "of worker 0 of --workers 1; serve so"),
+        (JournalIdentity(mode="linear", rendering="r", worker=0, workers=2), "of one of --workers 1; serve with those"),
     ],
 )
 async def test_sessions_of_another_kind_are_not_served_and_not_touched(
@@ -275,7 +275,7 @@ async def test_a_log_that_cannot_be_read_is_said_so(path: Path) -> None:
     async with opened(path) as store:
         await write(store, A, with_sampled(1))
     await trio.Path(beside(path, "-wal")).mkdir()
-    with pytest.raises(ConfigurationError, match=r"cannot be opened: .*Is a directory.*; give another file"):
+    with pytest.raises(ConfigurationError, match=r"cannot be opened: .*; give a file that can be written"):
         async with opened(path):
             pass
 
@@ -375,7 +375,7 @@ def test_whatever_byte_of_the_file_is_wrong_what_is_served_is_whole_and_the_rest
 def test_names_that_are_none_are_no_sessions(three, tmp_path: Path) -> None:
     path = tmp_path / "journal"
     content = bytearray(three()["stopped"])
-    page = 2 * 8192
+    page = 3 * 8192
     assert content[page + 100 : page + 8192].count(A.encode()) == 1
     # How many names the page has, and where they begin.
     content[page + 4 : page + 8] = b"\xff" * 4
@@ -516,3 +516,48 @@ def test_a_journal_that_is_too_damaged_to_open_is_kept_and_another_begun(three, 
     journal = opened_once(tmp_path / "journal")
     assert (journal.found, journal.kept_at) == ((), tmp_path / "journal.damaged-1")
     assert (tmp_path / "journal.damaged-1").read_bytes() == bytes(content)
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_what_sessions_are_bound_to_is_written_twice(three, tmp_path: Path, damaged: int) -> None:
+    content = bytearray(three()["stopped"])
+    content[damaged * 8192 : (damaged + 1) * 8192] = b"\xff" * 8192
+    (tmp_path / "journal").write_bytes(content)
+    assert [one.id for one in opened_once(tmp_path / "journal").found] == [A, B, C]
+    with pytest.raises(ConfigurationError, match="of --mode linear"):
+        open_journal(tmp_path / "journal", JournalIdentity(mode="tree", rendering="r"), synced=True)
+
+
+def test_sessions_of_nobody_knows_what_are_not_served(three, tmp_path: Path) -> None:
+    content = bytearray(three()["stopped"])
+    content[8192 : 3 * 8192] = b"\xff" * 2 * 8192
+    (tmp_path / "journal").write_bytes(content)
+    journal = opened_once(tmp_path / "journal")
+    assert (journal.found, journal.lost) == ((), (A, B, C))
+
+
+async def test_a_store_whose_writer_is_gone_takes_nothing_more(path: Path) -> None:
+    with trio.CancelScope() as everything:
+        async with opened(path) as store:
+            everything.cancel()
+            with trio.CancelScope(shield=True):
+                await trio.testing.wait_all_tasks_blocked()
+                with pytest.raises(StoreUnavailable):
+                    await store.append(A, lambda: SessionCreated("2026-01-01T00:00:00"))
+
+
+async def test_relaxed_takes_nothing_behind_what_it_could_not_write(path: Path) -> None:
+    session = with_sampled(3)
+    created, first, _, third = session.events
+
+    def broken() -> Any:
+        raise ZeroDivisionError("no event")
+
+    async with opened(path, durability="relaxed") as store:
+        for event in (created, first):
+            await store.append(A, lambda event=event: event)
+        await store.append(A, broken)
+        assert await store.load(A) == [created, first]
+        with pytest.raises(StoreUnavailable, match="could not be written down"):
+            await store.append(A, lambda: third)
+        assert await store.load(A) == [created, first]

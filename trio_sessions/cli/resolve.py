@@ -37,6 +37,12 @@ _FLAG: Final = re.compile(r"--([a-z][a-z-]*)")
 _SECTION: Final = "serve"
 
 
+# Where the command has another default than a gateway that is made in Python.
+_OWN_DEFAULTS: Final = {
+    option.field: option.default for option in SERVE_OPTIONS if option.default != getattr(Settings(), option.field)
+}
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
     """A configuration file with known keys.
@@ -135,7 +141,7 @@ def resolve_settings(
         ConfigurationError: a value is wrong, or two do not go together. One line that names the option and, unless it
             was on the command line, where the value came from.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = dict(_OWN_DEFAULTS)
     origins: dict[str, str] = {}
     for option in SERVE_OPTIONS:
         if option.field in arguments:

@@ -98,6 +98,14 @@ def _size(path: Path) -> int:
         return 0
 
 
+def _store(settings: Settings) -> str:
+    files = [str(path.absolute()) for path in settings.journal_files]
+    if not files:
+        return "memory - sessions end with this process"
+    named = files[0] if len(files) == 1 else f"{files[0]} to {files[-1]}"
+    return f"{named} - sessions are there again after a restart"
+
+
 def banner(settings: Settings, running: Running) -> str:
     """How to reach a running gateway, use it and stop it; what it works with."""
     url = running.base_url
@@ -124,6 +132,7 @@ trio-sessions {__version__} is ready at {url}
   engine      {engine}
   tokenizer   {tokenizer} (chat format: {running.family})
   mode        {settings.mode}
+  store       {_store(settings)}
 {workers}{keys}
   Create a session:
     curl -sX POST {url}/sessions{with_key}

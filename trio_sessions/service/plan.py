@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-import trio
 
 from trio_sessions.core.boundary import BoundaryEvent
 from trio_sessions.core.caller import Caller
@@ -153,9 +152,7 @@ class Planner:
                 )
             except AppendRoleNotSupported:
                 if settles and attachment.discards and not session.closed:
-                    # As for a commit: what was written down is done.
-                    with trio.CancelScope(shield=True):
-                        await session.journal.write_rollback(attachment)
+                    await session.journal.write_rollback(attachment)
                     session.history.settle_refused_role(attachment)
                 raise
         self._limits.check_tokens(stored=session.history.stored_tokens(attachment), added=len(extension.token_ids))

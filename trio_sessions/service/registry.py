@@ -168,9 +168,7 @@ class SessionRegistry:
         session = self._session(self._new_id(), created)
         self._creating += 1
         try:
-            # Whether it was written down would otherwise not be known.
-            with trio.CancelScope(shield=True):
-                await session.journal.create(created)
+            await session.journal.create(created)
         finally:
             self._creating -= 1
         self._resident[session.id] = session
@@ -243,8 +241,7 @@ class SessionRegistry:
             session.close()
             self._bytes -= session.footprint
         try:
-            with trio.CancelScope(shield=True):
-                await self._store.delete(session_id)
+            await self._store.delete(session_id)
         except StoreUnavailable:
             if session is not None:
                 session.reopen()
@@ -253,8 +250,10 @@ class SessionRegistry:
             elif dormant is not None:
                 self._dormant[session_id] = dormant
             raise
-        if session is not None and self._cancel_on_delete:
-            session.cancel_requests(lambda: SessionNotFound(session_id))
+        if session is not None:
+            session.end()
+            if self._cancel_on_delete:
+                session.cancel_requests(lambda: SessionNotFound(session_id))
         self._show()
 
     def grew(self, session: Session, by: int) -> None:
@@ -305,7 +304,7 @@ class SessionRegistry:
                 # The journal says what is wrong with it; they are as idle next time.
                 return
             self._metrics.sessions_expired.inc()
-            _log.info("nobody used a session", session=session_id)
+            _log.info("deleted a session that nobody used", session=session_id)
 
     def _last_use(self, session_id: str) -> float | None:
         """Trio's time when a session was used, which is now if it is in use; None where there is none."""

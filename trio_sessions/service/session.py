@@ -79,24 +79,37 @@ class Session:
         self._compared: WeakSet[Checkpoint] = WeakSet()
         self._compared_lock = threading.Lock()
         self._closed = False
+        self._decided = trio.Event()
         self._cancelled_because: Callable[[], SessionError] | None = None
         self._scopes: set[trio.CancelScope] = set()
         self._turns_started = 0
 
     @property
     def closed(self) -> bool:
-        """Whether the session was deleted: turns at the engine still answer, and record nothing."""
+        """Whether the session is being deleted, or was: turns at the engine still answer, and record nothing."""
         return self._closed
 
     def close(self) -> None:
-        """Take no further turn, and record none that is running; those that still wait for a place wait no longer."""
+        """Take no further turn; ``end`` or ``reopen`` follows."""
         self._closed = True
+        self._decided = trio.Event()
+
+    def end(self) -> None:
+        """It was deleted: record no turn that is running; those that still wait for a place wait no longer."""
+        self._decided.set()
         for wait in self.waits:
             wait.cancel()
 
     def reopen(self) -> None:
-        """Take turns again, after all."""
+        """It could not be deleted: take turns again, and record those that are running."""
         self._closed = False
+        self._decided.set()
+
+    async def is_deleted(self) -> bool:
+        """Whether it was deleted, once that is decided."""
+        if self._closed:
+            await self._decided.wait()
+        return self._closed
 
     def restore(self, restored: Restored) -> None:
         """Be what was made of the session's events."""

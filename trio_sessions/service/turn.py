@@ -30,12 +30,14 @@ from trio_sessions.errors import (
     ContextOverflow,
     EngineUnreachable,
     InvalidRequest,
+    MemoryExhausted,
     NodeCapReached,
     Overloaded,
     ServerDraining,
     SessionError,
     SessionExpired,
     SessionNotFound,
+    StoreUnavailable,
     TurnCancelled,
 )
 from trio_sessions.observe import Metrics, TurnOutcome
@@ -300,11 +302,12 @@ class TurnPipeline:
         arrived = trio.current_time()
         async with self._admission.place(turn.session, before_waiting=before_waiting):
             waited = trio.current_time() - arrived
-            return await self._sample_in_place(turn, read, events, size=size, began=began + waited)
+            return await self._sample_in_place(turn, read, events, size=size, began=began, waited=waited)
 
     async def _sample_in_place(
-        self, turn: _Turn, read: ReadRequest, events: EventWriter | None, *, size: int, began: float
+        self, turn: _Turn, read: ReadRequest, events: EventWriter | None, *, size: int, began: float, waited: float
     ) -> _Ended:
+        """The turn, for which there is a place after ``waited`` seconds."""
         session, writer, log = turn.session, read.exchange.writer, turn.log
         async with session.locked():
             session.ensure_open()
@@ -343,7 +346,7 @@ class TurnPipeline:
                 outcome, committed = await self._commit(turn, plan, digest)
                 if committed is not None:
                     self._registry.grew(session, session.remember_sent(sent))
-        overhead = (trio.current_time() - began) - asked.engine_seconds
+        overhead = (trio.current_time() - began) - waited - asked.engine_seconds
         self._metrics.overhead_seconds.observe(overhead)
         log.info(
             "turn answered",
@@ -378,7 +381,7 @@ class TurnPipeline:
 
     async def _commit(self, turn: _Turn, plan: Plan, digest: _Digest) -> tuple[TurnOutcome, Checkpoint | None]:
         session, log = turn.session, turn.log
-        if session.closed:
+        if await session.is_deleted():
             return "closed", None
         if session.history.is_stale(plan.attachment):
             return "stale", None
@@ -493,6 +496,8 @@ def _outcome_of(error: SessionError) -> TurnOutcome:
     match error:
         case ServerDraining() | ClientDisconnected() | SessionExpired(running=True) | TurnCancelled():
             return "cancelled"
+        case StoreUnavailable() | MemoryExhausted():
+            return "unavailable"
         case InvalidRequest() | SessionNotFound() | NodeCapReached() | Overloaded():
             return "refused"
         case EngineUnreachable() | BadEngineAnswer():

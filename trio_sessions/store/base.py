@@ -59,7 +59,7 @@ class Store(Protocol):
     async def append(self, session_id: str, event: Callable[[], Event]) -> None:
         """Write one event down behind those the session has; returns when it will not be lost.
 
-        Not to be cancelled: what became of it would not be known.
+        Once it is taken the caller is not cancelled: what became of it would not be known.
 
         Args:
             session_id: 32 hex digits; the first event of a session is ``SessionCreated``.

@@ -24,7 +24,7 @@ import trio
 from trio_sessions.config import IN_MEMORY, Settings
 from trio_sessions.errors import AddressInUse, ConfigurationError, LibraryMissing
 from trio_sessions.hosting import bind, listen, url_of
-from trio_sessions.serve import Running, run_embedded_engine, try_engine, watch_signals
+from trio_sessions.serve import Running, require_no_other_journals, run_embedded_engine, try_engine, watch_signals
 from trio_sessions.service.keys import with_keys_of_file
 from trio_sessions.workers.address import neighbour_url
 from trio_sessions.workers.link import (
@@ -78,6 +78,7 @@ async def serve_with_workers(
     """
     # Once, so that all workers have the same, also one that is started again.
     settings = with_keys_of_file(settings)
+    require_no_other_journals(settings)
     with ExitStack() as stack:
         public = stack.enter_context(bind(settings.host, settings.port))
         base = settings.worker_port_base

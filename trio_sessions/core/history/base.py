@@ -317,7 +317,7 @@ class History(Protocol):
         """Do what the contract pins when the appended role is refused after the request was attached."""
 
     def require_room(self) -> None:
-        """Refuse a turn that ``commit`` would refuse.
+        """Refuse a turn that may not be committed; ask directly before ``commit``.
 
         Raises:
             NodeCapReached: the history takes no more turns.

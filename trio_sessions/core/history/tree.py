@@ -95,7 +95,7 @@ class TreeHistory:
         """Nothing: no request takes anything away."""
 
     def require_room(self) -> None:
-        """Refuse a turn that ``commit`` would refuse.
+        """See ``History.require_room``.
 
         Raises:
             NodeCapReached: the session has as many nodes as it may have.
@@ -114,10 +114,8 @@ class TreeHistory:
     def commit(self, attachment: Attachment, checkpoint: Checkpoint) -> Checkpoint:
         """Add ``checkpoint`` below its parent, holding what its siblings hold already.
 
-        Raises:
-            NodeCapReached: other turns took the last places meanwhile.
+        Whether there is room is asked before: what was committed once is committed again, whatever the launch allows.
         """
-        self.require_room()
         # Requests that come behind one that was made again are later than it.
         self._attached = max(self._attached, attachment.ticket + 1)
         checkpoint = self._sharing(checkpoint)

@@ -16,7 +16,7 @@ import msgspec
 from trio_sessions.store.base import JournalIdentity
 from trio_sessions.store.sqlite.files import APPLICATION_ID, LOG, SCHEMA_VERSION, beside
 
-__all__ = ["Append", "Database", "Forget", "Row", "RowsDamaged", "Write"]
+__all__ = ["IDENTITY_TABLES", "Append", "Database", "Forget", "Row", "RowsDamaged", "Write"]
 
 # Sessions are in a table of their own, so that those can be named whose events are damaged, and with how many events
 # they have: where the last of them are gone, those before look whole. Events are in the order in which they are read; a
@@ -24,6 +24,7 @@ __all__ = ["Append", "Database", "Forget", "Row", "RowsDamaged", "Write"]
 _SCHEMA: Final = f"""
 BEGIN;
 CREATE TABLE identity (value BLOB NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE identity_again (value BLOB NOT NULL, checksum INTEGER NOT NULL);
 CREATE TABLE sessions (id TEXT PRIMARY KEY, events INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE events (
     session TEXT NOT NULL, number INTEGER NOT NULL, checksum INTEGER NOT NULL, payload BLOB NOT NULL,
@@ -36,6 +37,8 @@ PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
 """  # noqa: S608
+IDENTITY_TABLES: Final = ("identity", "identity_again")
+"""Two, as without what is in them nothing can be served: they are in different pages."""
 # Of an event.
 _COLUMNS: Final = 4
 _PAGE_BYTES: Final = 8192
@@ -147,14 +150,17 @@ class Database:
         self._execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return max(frames, 0)
 
-    def identity(self) -> JournalIdentity | None:
+    def identity(self, table: str) -> JournalIdentity | None:
         """What its sessions are bound to; None where it is new.
+
+        Args:
+            table: of ``IDENTITY_TABLES``, which say the same.
 
         Raises:
             RowsDamaged: that is not as it was written.
             sqlite3.Error: it cannot be read.
         """
-        rows = self._execute("SELECT value, checksum FROM identity")
+        rows = self._execute(f"SELECT value, checksum FROM {table}")  # noqa: S608
         if not rows:
             return None
         value, checksum = rows[-1]
@@ -166,8 +172,9 @@ class Database:
         """Bind its sessions, which are none yet, to ``identity``."""
         value = msgspec.json.encode(identity)
         with self._transaction():
-            self._execute("DELETE FROM identity")
-            self._connection.execute("INSERT INTO identity VALUES (?, ?)", (value, zlib.crc32(value)))
+            for table in IDENTITY_TABLES:
+                self._execute(f"DELETE FROM {table}")  # noqa: S608
+                self._connection.execute(f"INSERT INTO {table} VALUES (?, ?)", (value, zlib.crc32(value)))  # noqa: S608
 
     def sessions(self) -> dict[str, int]:
         """How many events each session has, by its id."""
@@ -267,7 +274,7 @@ class Database:
             sqlite3.OperationalError: they are not where they were.
         """
         if self._present() != self._opened:
-            raise sqlite3.OperationalError("its file was deleted or moved away")
+            raise sqlite3.OperationalError("its file was deleted or moved away: put it back, or restart the gateway")
 
     def _present(self) -> tuple[tuple[int, int] | None, ...]:
         return tuple(map(_identity_of, self._files))

@@ -16,14 +16,25 @@ from typing import Final
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.store.base import JournalIdentity, StoredSession
 from trio_sessions.store.events import InvalidEvent, SessionCreated, TurnCommitted, TurnsDiscarded, decode_event
-from trio_sessions.store.sqlite.database import Database, Row, RowsDamaged
+from trio_sessions.store.sqlite.database import IDENTITY_TABLES, Database, Row, RowsDamaged
 from trio_sessions.store.sqlite.files import LOG, WrittenAhead, beside, create_empty, read_ahead, require_ours
 
 __all__ = ["OpenedJournal", "open_journal"]
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 # SQLite quotes what it finds in a file when it says what is wrong with it.
-_UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError, RowsDamaged)
+_UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError)
+# And not that a disk fails, or memory ends.
+_DAMAGE: Final = frozenset(
+    {
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        # Tables that are not there, or not what they were.
+        sqlite3.SQLITE_ERROR,
+        sqlite3.SQLITE_MISMATCH,
+        sqlite3.SQLITE_TOOBIG,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,7 @@ class OpenedJournal:
         unfinished: bytes at its end of transactions that were never finished; nobody was told that they were.
         cut_off: bytes at its end that were finished once and are damaged; turns that were answered may be among them.
         kept_at: where the damaged file is kept, if it was.
+        unread: whether nothing of it could be read, not even which sessions there were.
     """
 
     database: Database
@@ -45,6 +57,7 @@ class OpenedJournal:
     unfinished: int = 0
     cut_off: int = 0
     kept_at: Path | None = None
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,18 +96,21 @@ def open_journal(path: Path, identity: JournalIdentity, *, synced: bool) -> Open
     create_empty(path)
     with _explained(path):
         known = require_ours(path)
-        ahead = WrittenAhead.of(path)
     read_ahead(path)
     database = _connect(path, synced=synced)
     if database is None:
-        return _rescue(path, identity, None, _Survey(damaged=True), synced=synced)
+        return replace(_rescue(path, identity, None, _Survey(damaged=True), synced=synced), unread=True)
     try:
+        # Not before nobody else has the file, who may be ending just now. Nothing was written to it since.
+        with _explained(path):
+            ahead = WrittenAhead.of(path)
         try:
             counted = database.apply_log() if known else 0
         except sqlite3.OperationalError:
             # On a full disk the log is read where it is, and what is in it can be served.
             counted = ahead.last_commit
-        survey = _survey(database)
+        with _explained(path):
+            survey = _survey(database)
         _require_bound(path, database, identity, survey)
         if survey.damaged:
             with _explained(path):
@@ -117,42 +133,56 @@ def _connect(path: Path, *, synced: bool) -> Database | None:
             raise
 
 
+class _Damage:
+    """What is damaged is noted and passed over; what cannot be read for another reason is raised."""
+
+    def __init__(self) -> None:
+        self.found = False
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        try:
+            yield
+        except (InvalidEvent, RowsDamaged, *_UNREADABLE) as error:
+            if not _is_damage(error):
+                raise
+            self.found = True
+
+
 def _survey(database: Database) -> _Survey:
-    """Look at every event."""
-    found, lost = [], []
-    damaged = False
+    """Look at every event, part by part: what one of them cannot read another may.
+
+    Raises:
+        sqlite3.Error: the disk cannot be read.
+    """
+    damage = _Damage()
+    with damage.noted():
+        damage.found = bool(database.complaints())
     bound: JournalIdentity | None = None
-    counts: Mapping[str, int | None]
-    # One after the other: what one of them cannot read another may.
-    try:
-        damaged = bool(database.complaints())
-    except _UNREADABLE:
-        damaged = True
-    try:
-        bound = database.identity()
-    except _UNREADABLE:
-        damaged = True
-    try:
+    for table in IDENTITY_TABLES:
+        with damage.noted():
+            bound = bound or database.identity(table)
+    counts: Mapping[str, int | None] | None = None
+    with damage.noted():
         counts = database.sessions()
-    except _UNREADABLE:
-        damaged = True
+    if counts is None:
         counts = dict.fromkeys(database.sessions_with_events())
+    found, lost = [], []
     for session_id, events in counts.items():
         # A damaged page may seem to hold any number of others.
         if not (isinstance(session_id, str) and _ID.fullmatch(session_id)):
-            damaged = True
+            damage.found = True
             continue
-        try:
+        session: StoredSession | None = None
+        with damage.noted():
             session = _stored(session_id, database.read(session_id))
-        except (InvalidEvent, *_UNREADABLE):
+        # Where there are fewer than were counted the last of them are gone; and sessions of nobody knows which mode and
+        # tokenizer cannot be served.
+        if session is None or bound is None or events not in (None, session.events):
             lost.append(session_id)
-            continue
-        if events in (None, session.events):
-            found.append(session)
         else:
-            # The last of them are gone.
-            lost.append(session_id)
-    return _Survey(bound=bound, found=tuple(found), lost=tuple(lost), damaged=damaged or bool(lost))
+            found.append(session)
+    return _Survey(bound=bound, found=tuple(found), lost=tuple(lost), damaged=damage.found or bool(lost))
 
 
 def _stored(session_id: str, rows: Iterator[Row]) -> StoredSession:
@@ -187,7 +217,7 @@ def _require_bound(path: Path, database: Database, identity: JournalIdentity, su
     if bound.mode != identity.mode:
         raise ConfigurationError(f"{sessions} of --mode {bound.mode}; serve with that, {other}")
     if (bound.workers, bound.worker) != (identity.workers, identity.worker):
-        raise ConfigurationError(f"{sessions} of worker {bound.worker} of --workers {bound.workers}; serve so, {other}")
+        raise ConfigurationError(f"{sessions} of one of --workers {bound.workers}; serve with those, {other}")
     raise ConfigurationError(
         f"{sessions} whose prompts were rendered with another tokenizer, chat template or template kwargs; serve with "
         f"those, {other}"
@@ -252,10 +282,7 @@ def _cut(ahead: WrittenAhead, counted: int) -> _Cut:
 
 
 def _is_damage(error: Exception) -> bool:
-    return isinstance(error, UnicodeDecodeError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in (
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_NOTADB,
-    )
+    return not isinstance(error, sqlite3.Error) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
 
 
 @contextmanager
@@ -267,7 +294,10 @@ def _explained(path: Path) -> Iterator[None]:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
             text = f"--store {path} is in use by another process; stop that one, or give another file"
         else:
-            text = f"--store {path} cannot be opened: {error}; give another file, or --store memory"
+            text = (
+                f"--store {path} cannot be opened: {error}; give a file that can be written, in a folder that can, or "
+                "--store memory"
+            )
         raise ConfigurationError(text) from error
 
 

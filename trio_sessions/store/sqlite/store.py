@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from trio_sessions.config import Durability
-from trio_sessions.errors import SessionUnreadable, StoreUnavailable
+from trio_sessions.errors import BadEngineAnswer, SessionUnreadable, StoreUnavailable
 from trio_sessions.observe import Metrics
 from trio_sessions.store.base import JournalIdentity, StoredSession
 from trio_sessions.store.events import Event, InvalidEvent, SessionCreated, decode_event, encode_event
@@ -56,7 +56,7 @@ class _Entry:
 
     def encode(self, *, longest: int) -> None:
         """Make what is to be written."""
-        if self.event is None:
+        if self.event is None or self.payload:
             return
         try:
             event = self.event()
@@ -67,7 +67,7 @@ class _Entry:
             self.error = error
             return
         if len(self.payload) > longest:
-            self.error = StoreUnavailable(f"the turn is larger than the journal can take ({longest} bytes)")
+            self.error = BadEngineAnswer(f"the turn is larger than the journal can take ({longest} bytes)")
 
     def write(self) -> Write:
         """What is to be written."""
@@ -94,6 +94,8 @@ class SqliteStore:
         self._taken, self._urgent = trio.Event(), trio.Event()
         self._writing: list[_Entry] = []
         self._closing = False
+        # Sessions of which something is missing that was answered.
+        self._spoilt: set[str] = set()
         # SQLite's connection is for one thread at a time.
         self._one = trio.CapacityLimiter(1)
 
@@ -141,6 +143,8 @@ class SqliteStore:
 
     async def append(self, session_id: str, event: Callable[[], Event]) -> None:
         """Write one event down; see ``Store.append``."""
+        if session_id in self._spoilt:
+            raise StoreUnavailable("a turn of this session could not be written down, so that no other can be")
         attended = self._durability == "full"
         entry = _Entry(session_id, event, attended)
         if attended:
@@ -182,7 +186,9 @@ class SqliteStore:
         if self._closing:
             raise StoreUnavailable("the journal is closed: the server is shutting down")
         self._take(entry)
-        await entry.over.wait()
+        # What became of it would not be known.
+        with trio.CancelScope(shield=True):
+            await entry.over.wait()
         if entry.error is not None:
             raise entry.error
 
@@ -216,9 +222,11 @@ class SqliteStore:
                     self._taken, self._urgent = trio.Event(), trio.Event()
                 await self._write_group()
         finally:
+            # Also where it was cancelled: nobody would write what comes now.
+            self._closing = True
             for entry in [*self._writing, *self._pending]:
                 entry.error = StoreUnavailable("the journal was closed before this was written")
-                entry.over.set()
+                self._end(entry)
 
     async def _write_group(self) -> None:
         self._writing, self._pending = self._pending, []
@@ -230,35 +238,42 @@ class SqliteStore:
         group, self._writing = self._writing, []
         if failure is None:
             self._metrics.journal_bytes.inc(sum(len(entry.payload) for entry in group if entry.error is None))
-            again = []
         else:
             self._metrics.journal_failures.inc()
             _log.error("the journal cannot be written", error=str(failure), events=len(group))
-            again = [entry for entry in group if not entry.attended and entry.error is None]
+        again = []
         for entry in group:
-            if entry in again:
-                continue
             if failure is not None and entry.error is None:
+                if not entry.attended and not self._closing:
+                    again.append(entry)
+                    continue
                 entry.error = StoreUnavailable(
                     f"the journal cannot be written ({failure}): nothing was recorded; try again when that is mended"
                 )
-            self._unattended -= not entry.attended
-            entry.over.set()
-        if again and not self._closing:
+            self._end(entry)
+        if again:
             self._pending[:0] = again
             self._taken.set()
             await trio.sleep(_AGAIN_SECONDS)
-        elif again:
-            _log.error("events are lost: the journal cannot be written and is being closed", events=len(again))
+
+    def _end(self, entry: _Entry) -> None:
+        if not entry.attended:
+            self._unattended -= 1
+            if entry.error is not None:
+                # Its answer was given; what would follow it could not be made of what is there.
+                self._spoilt.add(entry.session_id)
+                _log.error("an event is lost", session=entry.session_id, error=str(entry.error))
+        entry.over.set()
 
 
-def _write(database: Database, group: Sequence[_Entry]) -> sqlite3.Error | None:
+def _write(database: Database, group: Sequence[_Entry]) -> Exception | None:
     """Write what can be made of a group; why that failed, for all of them."""
     for entry in group:
         entry.encode(longest=database.longest_payload)
     try:
         database.write([entry.write() for entry in group if entry.error is None])
-    except sqlite3.Error as error:
+    # SQLite quotes what it finds in a damaged file.
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         return error
     return None
 
@@ -274,7 +289,12 @@ def _load(database: Database, session_id: str) -> Sequence[Event]:
 
 def _report(path: Path, opened: OpenedJournal, metrics: Metrics) -> None:
     """Say what was found, and what was not."""
-    _log.info("journal opened", path=str(path), sessions=len(opened.found), turns=sum(s.turns for s in opened.found))
+    _log.info(
+        "journal opened",
+        path=str(path.absolute()),
+        sessions=len(opened.found),
+        turns=sum(s.turns for s in opened.found),
+    )
     if opened.unfinished:
         _log.info("the last write had not been finished, and nobody was told that it was", bytes=opened.unfinished)
     if opened.cut_off:
@@ -282,7 +302,13 @@ def _report(path: Path, opened: OpenedJournal, metrics: Metrics) -> None:
             "the end of the journal is damaged and was cut off: the latest turns may be missing", bytes=opened.cut_off
         )
     if opened.kept_at is not None:
-        _log.error("the journal is damaged: whole sessions were moved to a new file", damaged_file=str(opened.kept_at))
-    metrics.sessions_lost.inc(len(opened.lost))
+        _log.error(
+            "the journal is damaged: another takes its place",
+            damaged_file=str(opened.kept_at),
+            sessions_moved=len(opened.found),
+        )
+    if opened.unread:
+        _log.error("nothing of the journal can be read: all of its sessions are lost, and nobody knows which they were")
+    metrics.sessions_lost.inc(len(opened.lost) + opened.unread)
     for start in range(0, len(opened.lost), _NAMED_IN_ONE_LINE):
         _log.error("sessions lost", sessions=list(opened.lost[start : start + _NAMED_IN_ONE_LINE]))
