@@ -122,7 +122,7 @@ def test_options_are_the_fields_of_settings_in_their_order():
 
 def test_nothing_set_is_the_defaults_of_settings_but_that_sessions_are_written_down():
     assert settings() == dataclasses.replace(Settings(), store="trio-sessions.journal")
-    assert settings(store="memory") == Settings()
+    assert settings({"store": "memory"}) == Settings()
 
 
 @pytest.mark.parametrize("field", VALUES)
