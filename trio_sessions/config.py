@@ -150,7 +150,8 @@ class Settings:
         body_timeout: seconds in which a request's body has to arrive behind its head.
         header_timeout: seconds in which a request's head has to arrive, from its first byte on, and seconds until a new
             connection that sends nothing is closed.
-        send_timeout: seconds after which a connection is closed whose client takes nothing of its answer.
+        send_timeout: seconds after which a connection is closed whose client takes less than 256 KiB of its answer
+            meanwhile.
         max_connections: most connections that are served at a time, in each worker.
         max_answer_mb: largest body that the engine may answer with, in MiB.
         open_proxy: proxy every path to the engine, not only the allow-list.

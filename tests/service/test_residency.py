@@ -20,10 +20,14 @@ from trio_sessions.errors import (
     StoreUnavailable,
     TooManySessions,
 )
+from trio_sessions.service.request import TurnRequest
+from trio_sessions.service.retries import RetryMark
 from trio_sessions.service.session import Session
+from trio_sessions.store import AnswerNoted
 from trio_sessions.testing.engine import ScriptedEngine, chat_answer
 from trio_sessions.testing.store import RecordingStore
 from trio_sessions.testing.toy import ToyRenderer
+from trio_sessions.web.dialects.chat import ChatDialect
 
 SMALL = 1.0  # MiB: four of the turns below are more
 
@@ -371,3 +375,34 @@ async def test_a_session_that_is_larger_than_may_be_now_comes_back_whole_and_tak
     assert len((await used(again, session.id)).history.nodes) == 3
     with pytest.raises(NodeCapReached, match=r"^node cap reached \(2\)"):
         await talk(again, session.id, "d")
+
+
+async def test_answers_that_are_kept_for_retries_hold_no_session_in_memory() -> None:
+    made_ = made(max_memory_mb=SMALL)
+    ids = [(await made_.registry.create()).id for _ in range(6)]
+    for session_id in ids:
+        async with made_.registry.using(session_id) as session:
+            body = json.dumps({"messages": [{"role": "user", "content": session_id}]}).encode()
+            mark = RetryMark(key="k", is_retry=False)
+            request = TurnRequest(method="POST", query="", headers=(), body=body, mark=mark)
+            assert (await made_.gateway.turns.run(session, request, ChatDialect())).reply.status == 200
+    assert made_.metric("sessions_spilled_total") >= 3
+
+
+async def test_only_what_changes_something_is_written_down_of_answers() -> None:
+    store = RecordingStore()
+    made_ = made(store)
+    session = await made_.registry.create()
+    await made_.turn(session, "a")
+    [turn] = session.history.nodes
+
+    def noted(*received: bool) -> list[bool]:
+        before = len(store.events(session.id))
+        for each in received:
+            made_.gateway.turns.note_delivery(session, turn, received=each)
+        return [event.received for event in store.events(session.id)[before:] if isinstance(event, AnswerNoted)]
+
+    assert noted(True, True) == []
+    assert noted(False, False) == [False, True]
+    assert noted(True) == []
+    assert (await used(made(store), session.id)).delivery.undelivered() == frozenset()

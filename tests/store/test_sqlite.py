@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable
@@ -178,14 +179,20 @@ async def test_a_full_disk_refuses_and_changes_nothing_until_there_is_room(path:
 
 
 async def test_relaxed_writes_later_what_the_disk_had_no_room_for(path: Path, autojump_clock: trio.abc.Clock) -> None:
-    async with opened(path, durability="relaxed") as store:
+    metrics = Metrics()
+    async with opened(path, durability="relaxed", metrics=metrics) as store:
         await store.append(A, lambda: SessionCreated("2026-01-01T00:00:00"))
         assert len(await store.load(A)) == 1
         connection = store._database._connection
         connection.execute("PRAGMA max_page_count = 1")
         await store.append(A, lambda: SessionCreated("x" * 200_000))
-        await trio.sleep(5)
+        # Threads have no part in the clock.
+        while not metrics.registry.get_sample_value("trio_sessions_journal_failures_total"):
+            await trio.sleep(1)
         assert not store.written(A)
+        # From then on nothing is promised that may not be kept.
+        with pytest.raises(StoreUnavailable):
+            await store.append(A, lambda: SessionCreated("y"))
         connection.execute("PRAGMA max_page_count = 1000000")
         assert len(await store.load(A)) == 2
 
@@ -262,6 +269,28 @@ async def test_a_file_that_is_something_else_is_not_touched(path: Path, content:
         async with opened(path):
             pass
     assert await trio.Path(path).read_bytes() == content
+
+
+async def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(ConfigurationError, match="is no file; give one"):
+            async with opened(path):
+                pass
+
+
+async def test_an_empty_file_that_others_could_read_is_the_owners_alone(tmp_path: Path) -> None:
+    path = trio.Path(tmp_path / "journal")
+    await path.touch(0o644)
+    async with opened(tmp_path / "journal") as store:
+        await write(store, A, with_sampled(1))
+        assert [(await each.stat()).st_mode & 0o777 for each in await path.parent.iterdir()] == [0o600, 0o600]
+
+
+async def test_an_error_inside_comes_out_as_it_is(path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with opened(path):
+            raise ZeroDivisionError
 
 
 async def test_one_process_at_a_time(path: Path) -> None:

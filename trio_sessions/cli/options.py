@@ -410,7 +410,7 @@ SERVE_OPTIONS: Final = (
     _setting(
         "send_timeout",
         replace(kinds.NUMBER, metavar="SECONDS"),
-        "Seconds after which a connection is closed whose client takes nothing of its answer.",
+        "Seconds after which a connection is closed whose client takes less than 256 KiB of its answer meanwhile.",
     ),
     _setting(
         "max_connections",

@@ -396,9 +396,10 @@ class SessionRegistry:
         """Let sessions that nobody uses leave memory, those that were not used for longest first."""
         if self._bytes <= self._limits.memory or not self._store.recovers:
             return
-        for session in list(self._resident.values()):
-            if session.uses or session.attempts.busy or not self._store.written(session.id):
-                continue
+        idle = [each for each in self._resident.values() if not each.uses and self._store.written(each.id)]
+        # Answers that are kept for retries are not in the store; their sessions go when there is nothing else.
+        idle.sort(key=lambda each: each.attempts.has_answers)
+        for session in idle:
             del self._resident[session.id]
             self._dormant[session.id] = _Dormant(session.created_event, len(session.history.nodes), session.used)
             self._bytes -= session.footprint

@@ -166,10 +166,9 @@ class SessionAttempts:
         self._attempts: list[Attempt] = []
 
     @property
-    def busy(self) -> bool:
-        """Whether one runs, or its answer may still be asked for."""
-        self.forget_old()
-        return bool(self._attempts)
+    def has_answers(self) -> bool:
+        """Whether an answer is kept, which may still be asked for."""
+        return any(attempt.is_answer for attempt in self._attempts)
 
     async def find(self, mark: RetryMark, fingerprint: bytes) -> Attempt | None:
         """The attempt that a request repeats; None where it is to begin one of its own.

@@ -230,8 +230,10 @@ class TurnPipeline:
 
     def note_delivery(self, session: Session, committed: Checkpoint, *, received: bool) -> None:
         """Say whether a client received the answer of a turn that was recorded, as far as that is known."""
-        session.journal.note_answer(committed, received=received)
-        if session.delivery.note(committed, received=received):
+        noted = session.delivery.note(committed, received=received)
+        for each in noted.to_write:
+            session.journal.note_answer(committed, received=each)
+        if noted.undelivered:
             self._metrics.undelivered.inc()
             self._log.info("an answer was not delivered", session=session.id)
 

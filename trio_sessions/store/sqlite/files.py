@@ -6,6 +6,7 @@ Source of the layouts: https://www.sqlite.org/fileformat2.html, "the database he
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ APPLICATION_ID: Final = int.from_bytes(b"t3sj")
 SCHEMA_VERSION: Final = 1
 LOG: Final = "-wal"
 
+_OWNERS_ALONE: Final = 0o600
 _SHARE_OF_MEMORY: Final = 0.5
 _CHUNK_BYTES: Final = 4 * 2**20
 _HEADER_BYTES: Final = 100
@@ -46,14 +48,23 @@ def beside(path: Path, suffix: str) -> Path:
 
 
 def create_empty(path: Path) -> None:
-    """Make the file, where it is not there: it holds conversations, so that its owner alone may read it.
+    """Make the file, where it is not there; it will hold conversations, so that its owner alone may read it.
 
     Raises:
-        ConfigurationError: it cannot be made.
+        ConfigurationError: it cannot be made, or is no file.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _OWNERS_ALONE)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise ConfigurationError(f"--store {path} is no file; give one, or --store memory")
+            if not status.st_size:
+                # It may have been there before.
+                os.fchmod(descriptor, _OWNERS_ALONE)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise ConfigurationError(
             f"--store {path} cannot be opened: {error.strerror}; give a file that can be written, or --store memory"

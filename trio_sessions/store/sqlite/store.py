@@ -94,6 +94,7 @@ class SqliteStore:
         self._taken, self._urgent = trio.Event(), trio.Event()
         self._writing: list[_Entry] = []
         self._closing = False
+        self._failing = False
         # Sessions of which something is missing that was answered.
         self._spoilt: set[str] = set()
         # SQLite's connection is for one thread at a time.
@@ -120,13 +121,19 @@ class SqliteStore:
         )
         _report(path, opened, metrics)
         store = cls(opened, durability=durability, metrics=metrics)
+        failure: Exception | None = None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(store._write_for_ever)
                 try:
                     yield store
+                except Exception as error:  # noqa: BLE001
+                    # Raised again outside, where the nursery cannot put it into a group.
+                    failure = error
                 finally:
                     store._close()
+            if failure is not None:
+                raise failure
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(opened.database.close)
@@ -146,6 +153,8 @@ class SqliteStore:
         if session_id in self._spoilt:
             raise StoreUnavailable("a turn of this session could not be written down, so that no other can be")
         attended = self._durability == "full"
+        if not attended and self._failing:
+            raise StoreUnavailable("the journal cannot be written: nothing was recorded; try again when that is mended")
         entry = _Entry(session_id, event, attended)
         if attended:
             began = trio.current_time()
@@ -236,6 +245,7 @@ class SqliteStore:
             partial(_write, self._database, self._writing), limiter=self._one, abandon_on_cancel=False
         )
         group, self._writing = self._writing, []
+        self._failing = failure is not None
         if failure is None:
             self._metrics.journal_bytes.inc(sum(len(entry.payload) for entry in group if entry.error is None))
         else:
@@ -254,7 +264,9 @@ class SqliteStore:
         if again:
             self._pending[:0] = again
             self._taken.set()
-            await trio.sleep(_AGAIN_SECONDS)
+            # Somebody who waits is not to wait for that.
+            with trio.move_on_after(_AGAIN_SECONDS):
+                await self._urgent.wait()
 
     def _end(self, entry: _Entry) -> None:
         if not entry.attended:
