@@ -14,6 +14,7 @@ from pathlib import Path
 import structlog
 from rich.console import Console
 
+from benchmarks.arguments import count, writable
 from benchmarks.load.processes import ProcessFailed, Stopped
 from benchmarks.options import Options, Show
 from benchmarks.parts import PARTS
@@ -99,8 +100,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("parts", nargs="*", type=_part, metavar="PART", help="what to measure; all of it by default")
     parser.add_argument("--quick", action="store_true", help="small and once, only to see that it runs")
-    parser.add_argument("--repeats", type=_positive, metavar="N", help="measure every figure so often")
-    parser.add_argument("--json", type=_writable, metavar="FILE", help="write everything to this file, too")
+    parser.add_argument("--repeats", type=count, metavar="N", help="measure every figure so often")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="write everything to this file, too")
     parser.add_argument(
         "--merge", type=Path, metavar="FILE", help="put what is measured into this report, in the place of its parts"
     )
@@ -112,21 +113,6 @@ def _part(text: str) -> str:
     if text not in names:
         raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(names)}")
     return text
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a number from 1 on, got {text!r}")
-    return int(text)
-
-
-def _writable(text: str) -> Path:
-    # Now, not when everything is measured.
-    try:
-        Path(text).touch()
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot write {text}: {error.strerror}") from error
-    return Path(text)
 
 
 if __name__ == "__main__":

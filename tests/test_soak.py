@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trio
 
 from benchmarks.soak.__main__ import main
 from benchmarks.soak.acts import ACTS
+from benchmarks.soak.cycle import cycle
 from benchmarks.soak.judge import Moment, Tolerances, is_back, judge, slope_of
+from benchmarks.soak.life import Line
 from benchmarks.soak.readings import Held, held_by_processes
 from benchmarks.soak.report import SoakReport
+from benchmarks.soak.run import with_store
+from benchmarks.soak.tally import Tally
 
 HELD = Held(rss_mib=100.0, descriptors=10, threads=5, tasks=12, sessions=0, turns=0, engine_calls=0)
 TOLERANCES = Tolerances(mib_per_1000_cycles=1.0, judged_seconds=60)
@@ -102,6 +108,7 @@ def test_a_short_soak_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert report.unexpected == ()
     assert report.command[report.command.index("--mode") :][:2] == ("--mode", "tree")
     assert report.command[report.command.index("--retry-window") :][:2] == ("--retry-window", "5")
+    assert report.command[report.command.index("--store") + 1].endswith("/journal")
     assert report.cycles > 6
     assert set(report.acts) <= {act.name for act in ACTS} | {"delete"}
     assert {"turn", "delete", "engine fault"} <= report.acts.keys()
@@ -109,6 +116,31 @@ def test_a_short_soak_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert report.before.tasks > 5
     assert "soaking for 1 s" in shown.err
     assert "ok" in shown.out
+
+
+@pytest.mark.parametrize("listens", [True, False])
+async def test_a_session_that_cannot_be_made_ends_nothing_else(listens: bool) -> None:
+    tally = Tally()
+    async with trio.open_nursery() as nursery:
+        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        line = Line(f"http://127.0.0.1:{listener.socket.getsockname()[1]}")
+        if listens:
+            # It takes connections, and closes them.
+            nursery.start_soon(trio.serve_listeners, trio.aclose_forcefully, [listener])
+        else:
+            await listener.aclose()
+        await cycle(line, random.Random(0), tally)
+        line.close()
+        nursery.cancel_scope.cancel()
+    [text] = tally.unexpected
+    assert text.startswith("create: ")
+
+
+def test_another_store_can_be_asked_for() -> None:
+    journal = Path("journal")
+    assert with_store(("--retry-window", "5"), journal) == ("--retry-window", "5", "--store", "journal")
+    for asked in (("--store", "memory"), ("--store=memory",)):
+        assert with_store(asked, journal) == asked
 
 
 def test_wrong_use_is_told() -> None:

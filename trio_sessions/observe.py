@@ -18,8 +18,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from trio_sessions.config import LogFormat, LogLevel
 from trio_sessions.core.boundary import BoundaryKind
 from trio_sessions.core.compare import MismatchType
+from trio_sessions.hosting import ConnectionLimit
 
-__all__ = ["METRICS_CONTENT_TYPE", "Limit", "LogWriter", "Metrics", "TurnOutcome", "configure_logging"]
+__all__ = ["METRICS_CONTENT_TYPE", "ErrorLimit", "Limit", "LogWriter", "Metrics", "TurnOutcome", "configure_logging"]
 
 METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -36,7 +37,7 @@ TurnOutcome = Literal[
 ]
 
 Denial = Literal["invalid_api_key", "permission_denied"]
-Limit = Literal[
+ErrorLimit = Literal[
     "sessions",
     "memory",
     "turns",  # the queue for turns was full
@@ -49,14 +50,11 @@ Limit = Literal[
     "seq_len",
     "json_depth",
     "json_values",
-    "body",
-    "body_timeout",
-    "header",  # the head of a request was too large
-    "header_timeout",
-    "send_timeout",
-    "connections",
     "engine_timeout",
 ]
+"""Limits that errors tell of."""
+
+Limit = Literal[ErrorLimit, ConnectionLimit]
 
 _ENGINE_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 _LAG_BUCKETS: Final = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)

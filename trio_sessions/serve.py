@@ -284,7 +284,7 @@ def connection_limits(gateway: Gateway) -> ConnectionLimits:
         room=Room(settings.max_connections),
         header_seconds=settings.header_timeout,
         send_seconds=settings.send_timeout,
-        refused=gateway.metrics.count_refused,
+        on_limit=gateway.metrics.count_refused,
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.arguments import count, number, writable
 from benchmarks.load.processes import ProcessFailed, Stopped, run_async
 from benchmarks.options import Show
 from benchmarks.soak.judge import Tolerances
@@ -58,12 +58,12 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.soak",
         description=(
             "Let sessions come and go in front of the embedded engine while engines, clients and requests go wrong, "
-            "then see whether memory, descriptors, threads and tasks come back. Exit status 1 where they do not."
+            "then see whether memory, descriptors, threads and tasks come back. Exit status 1 where they do not. "
+            "Without another --store the gateway's journal is in a temporary folder."
         ),
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
-    number, count = _number, _count
     parser.add_argument("--seconds", type=number, default=60.0, help="how long sessions come and go")
     parser.add_argument("--sessions", type=count, default=16, metavar="N", help="how many there are at once")
     parser.add_argument("--mode", choices=("linear", "tree"), default="linear", help="of the gateway")
@@ -85,31 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--judged", type=number, default=60.0, metavar="SECONDS", help="least second half to judge that growth by"
     )
-    parser.add_argument("--json", type=_writable, metavar="FILE", help="write the report to this file, too")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="write the report to this file, too")
     parser.add_argument("serve", nargs="*", metavar="-- OPTION", help="more options of trio-sessions serve")
     return parser
-
-
-def _number(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must not be negative, got {text!r}")
-    return value
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a number from 1 on, got {text!r}")
-    return int(text)
-
-
-def _writable(text: str) -> Path:
-    # Now, not when everything has run.
-    try:
-        Path(text).touch()
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot write {text}: {error.strerror}") from error
-    return Path(text)
 
 
 if __name__ == "__main__":

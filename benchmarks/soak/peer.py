@@ -20,7 +20,7 @@ _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
 class Broken(Exception):
-    """The server closed the connection, or answered something that is no HTTP."""
+    """The server took no connection, closed it, or answered something that is no HTTP."""
 
 
 class Peer:
@@ -38,12 +38,19 @@ class Peer:
         Args:
             url: of the server.
             reads_little: the kernel takes only a few kilobytes of an answer that nobody reads.
+
+        Raises:
+            Broken: nobody is there.
         """
         target = urlsplit(url)
         connecting = trio.socket.socket()
         if reads_little:
             connecting.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BUFFER)
-        await connecting.connect((target.hostname, target.port))
+        try:
+            await connecting.connect((target.hostname, target.port))
+        except OSError as error:
+            connecting.close()
+            raise Broken(f"cannot connect: {error}") from error
         return cls(trio.SocketStream(connecting), target.netloc)
 
     async def request(self, method: str, path: str, *, body: bytes = b"", headers: dict[str, str]) -> Answer:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import trio
@@ -14,21 +16,18 @@ from benchmarks.load.proc import pids_of_session
 from benchmarks.load.processes import running
 from benchmarks.options import Show
 from benchmarks.report import Machine, versions
-from benchmarks.soak.acts import ACTS, delete
-from benchmarks.soak.dialects import DIALECTS
+from benchmarks.soak.cycle import cycle
 from benchmarks.soak.judge import Moment, Tolerances, is_back, judge, slope_of
-from benchmarks.soak.life import Life, Line
-from benchmarks.soak.peer import Broken
+from benchmarks.soak.life import Line
 from benchmarks.soak.readings import Held, Observer
 from benchmarks.soak.report import SoakReport
 from benchmarks.soak.tally import Tally
 
-__all__ = ["SoakOptions", "soak"]
+__all__ = ["SoakOptions", "soak", "with_store"]
 
 _EVERY_SECONDS: Final = 1.0
 _SAID_EVERY_SECONDS: Final = 30.0
 _LONGEST_CYCLE_SECONDS: Final = 60.0
-_MOST_ACTS: Final = 12
 _LOOK_SECONDS: Final = 0.25
 # How often the gateway counts its tasks.
 _COUNTED_SECONDS: Final = 1.2
@@ -48,7 +47,8 @@ class SoakOptions:
         patience: most seconds to wait afterwards for everything to come back.
         seed: of what is drawn.
         tolerances: what may be left.
-        serve: more arguments of ``trio-sessions serve``.
+        serve: more arguments of ``trio-sessions serve``; without a ``--store`` among them there is a journal in a
+            temporary folder.
     """
 
     seconds: float
@@ -69,12 +69,17 @@ async def soak(options: SoakOptions, show: Show) -> SoakReport:
         ProcessFailed: the engine or the gateway did not start, or ended.
         Broken: it cannot be asked what it holds.
     """
+    with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder:
+        return await _soak(options, with_store(options.serve, Path(folder) / "journal"), show)
+
+
+async def _soak(options: SoakOptions, serve: Sequence[str], show: Show) -> SoakReport:
     show.step("starting engine and gateway")
     cli = (sys.executable, "-m", "trio_sessions.cli")
     # What goes wrong on purpose is not worth a line.
     quiet = ("--port", "0", "--log-level", "error")
     async with running((*cli, "engine", *quiet), what="the engine") as engine:
-        command = ("serve", *quiet, "--engine", engine.url, "--mode", options.mode, *_store(options.serve))
+        command = ("serve", *quiet, "--engine", engine.url, "--mode", options.mode, *serve)
         async with running((*cli, *command), what="the gateway") as gateway:
             observer = Observer(gateway.url, engine.url, pids_of_session(gateway.pid))
             load = _Load(gateway.url, options, observer, show)
@@ -119,10 +124,10 @@ async def soak(options: SoakOptions, show: Show) -> SoakReport:
     )
 
 
-def _store(serve: Sequence[str]) -> tuple[str, ...]:
-    """What was given, without a store on disk where none was asked for."""
+def with_store(serve: Sequence[str], journal: Path) -> tuple[str, ...]:
+    """Arguments of ``trio-sessions serve``, with ``journal`` where they name no store."""
     named = any(argument == "--store" or argument.startswith("--store=") for argument in serve)
-    return (*serve,) if named else (*serve, "--store", "memory")
+    return (*serve,) if named else (*serve, "--store", str(journal))
 
 
 async def _afterwards(observer: Observer, before: Held, patience: float) -> Held:
@@ -178,31 +183,11 @@ class _Load:
         line = Line(self._url)
         try:
             while trio.current_time() < until:
-                with trio.move_on_after(_LONGEST_CYCLE_SECONDS) as cycle:
-                    await _cycle(line, draw, tally)
-                if cycle.cancelled_caught:
+                with trio.move_on_after(_LONGEST_CYCLE_SECONDS) as time:
+                    await cycle(line, draw, tally)
+                if time.cancelled_caught:
                     tally.complain(f"a session took longer than {_LONGEST_CYCLE_SECONDS:g} s")
                     line.close()
                 tally.cycles += 1
         finally:
             line.close()
-
-
-async def _cycle(line: Line, draw: random.Random, tally: Tally) -> None:
-    """A session's whole life."""
-    life = await Life.begin(line, draw.choice(DIALECTS), draw, tally)
-    if life is None:
-        return
-    doing = "delete"
-    try:
-        for act in draw.choices(ACTS, [act.weight for act in ACTS], k=draw.randrange(1, _MOST_ACTS)):
-            doing = act.name
-            tally.acts[doing] += 1
-            await act.run(life)
-    except Broken as broken:
-        tally.complain(f"{doing}: {broken}")
-    doing = "delete"
-    try:
-        await delete(life)
-    except Broken as broken:
-        tally.complain(f"{doing}: {broken}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from trio_sessions.cli.options import CONFIG, SERVE_OPTIONS
@@ -31,6 +34,14 @@ def test_nothing_is_guessed_where_nothing_is_near() -> None:
 def test_what_sets_an_option_is_not_told_of() -> None:
     names = [option.variable for option in (*SERVE_OPTIONS, CONFIG)]
     assert misspelt_variables([*names, "PATH", "HOME", "OTHER_TRIO_SESSIONS_PORT"]) == []
+
+
+def test_what_tests_are_told_by_is_no_misspelling() -> None:
+    root = Path(__file__).parents[2]
+    texts = [root / "CONTRIBUTING.md", *(root / "tests" / "agents").glob("*.py"), root / "tests/recovery/test_kills.py"]
+    names = set(re.findall(r"TRIO_SESSIONS_(?:AGENTS|KILLS)\w*", "".join(text.read_text() for text in texts)))
+    assert len(names) == 4
+    assert misspelt_variables(names) == []
 
 
 def test_serve_warns_before_anything_else(run) -> None:

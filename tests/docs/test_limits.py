@@ -12,10 +12,9 @@ import pytest
 from trio_sessions.cli.options import SERVE_OPTIONS
 from trio_sessions.core.json import MAX_NESTING
 from trio_sessions.errors import SessionError
-from trio_sessions.hosting import ConnectionLimit
-from trio_sessions.observe import Limit
-from trio_sessions.service.limits import LIMIT_OF
+from trio_sessions.observe import ErrorLimit, Limit
 from trio_sessions.web.errors import status_of
+from trio_sessions.web.limits import LIMIT_OF
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
@@ -55,8 +54,8 @@ def test_a_row_has_the_status_of_its_error(kind: type[SessionError]) -> None:
     assert row.status == str(status_of(kind.__new__(kind)))
 
 
-def test_every_limit_is_one_of_an_error_or_of_a_connection() -> None:
-    assert sorted([*LIMIT_OF.values(), *get_args(ConnectionLimit)]) == sorted(get_args(Limit))
+def test_every_limit_that_errors_tell_of_is_one_of_one_error() -> None:
+    assert sorted(LIMIT_OF.values()) == sorted(get_args(ErrorLimit))
 
 
 def test_what_is_no_option_is_what_it_is() -> None:

@@ -11,6 +11,16 @@ from trio_sessions.errors import SessionNotFound
 from trio_sessions.service.admission import Admission
 
 
+def taken(admission: Admission) -> int:
+    """How many places are."""
+    return admission._taken
+
+
+def queued(admission: Admission) -> int:
+    """How many wait for one."""
+    return len(admission._queue)
+
+
 @dataclass(eq=False)
 class Member:
     """A session as admission knows it."""

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from tests.service.conftest import Bench as GatewayBench
-from tests.service.places import Member, Turn, Turns
+from tests.service.places import Member, Turn, Turns, queued, taken
 from trio_sessions.engine.base import EngineAnswer, EngineCall
 from trio_sessions.errors import Overloaded, SessionNotFound, TooManySessionTurns, TurnQueueFull, TurnQueueTimeout
 from trio_sessions.service.admission import Admission, AdmissionLimits
@@ -58,7 +58,7 @@ async def bench(autojump_clock: trio.testing.MockClock) -> AsyncIterator[Bench]:
         made = Bench(nursery)
         yield made
         nursery.cancel_scope.cancel()
-    assert (made.admission.at_work, made.admission.waiting, made.turns.shown) == (0, 0, 0)
+    assert (taken(made.admission), queued(made.admission), made.turns.shown) == (0, 0, 0)
 
 
 async def test_a_free_place_is_taken_at_once_and_nothing_else_runs_meanwhile() -> None:
@@ -69,8 +69,8 @@ async def test_a_free_place_is_taken_at_once_and_nothing_else_runs_meanwhile() -
         scope.cancel()
         # Were there a checkpoint, this would be cancelled.
         async with admission.place(Member("s")):
-            assert admission.at_work == 1
-    assert (admission.at_work, scope.cancelled_caught) == (0, False)
+            assert taken(admission) == 1
+    assert (taken(admission), scope.cancelled_caught) == (0, False)
 
 
 async def test_places_are_given_in_the_order_of_arrival(bench: Bench) -> None:
@@ -145,8 +145,8 @@ async def test_a_place_that_comes_when_the_time_is_over_is_not_lost(
         action()
     await settle()
     # One of them has it, or the time of both was over.
-    assert bench.admission.at_work == sum(turn.started for turn in (waits, behind))
-    assert (await bench.arrive()).started == (bench.admission.at_work == 1 and not (waits.started or behind.started))
+    assert taken(bench.admission) == sum(turn.started for turn in (waits, behind))
+    assert (await bench.arrive()).started == (taken(bench.admission) == 1 and not (waits.started or behind.started))
 
 
 async def test_a_session_has_a_limit_of_its_own_and_those_that_wait_count(bench: Bench) -> None:

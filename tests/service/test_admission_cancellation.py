@@ -10,7 +10,7 @@ import trio.testing
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.service.places import Member, Turns
+from tests.service.places import Member, Turns, queued, taken
 from trio_sessions.errors import SessionNotFound, TooManySessionTurns, TurnQueueFull, TurnQueueTimeout
 from trio_sessions.service.admission import Admission, AdmissionLimits
 
@@ -74,7 +74,7 @@ async def _play(steps: list[Step], clock: trio.testing.MockClock) -> None:
         for turn in turns.all:
             turn.scope.cancel()
         await trio.testing.wait_all_tasks_blocked()
-        assert (admission.at_work, admission.waiting, turns.shown) == (0, 0, 0)
+        assert (taken(admission), queued(admission), turns.shown) == (0, 0, 0)
         assert admission._of_session == {}
         new = [turns.arrive(admission, Member(f"new {index}")) for index in range(LIMITS.turns)]
         await trio.testing.wait_all_tasks_blocked()
@@ -84,7 +84,7 @@ async def _play(steps: list[Step], clock: trio.testing.MockClock) -> None:
 
 def _check(admission: Admission, turns: Turns) -> None:
     at_work, waiting = turns.at_work(), turns.waiting()
-    assert (admission.at_work, admission.waiting, turns.shown) == (len(at_work), len(waiting), len(waiting))
+    assert (taken(admission), queued(admission), turns.shown) == (len(at_work), len(waiting), len(waiting))
     assert len(at_work) <= LIMITS.turns
     assert len(waiting) <= LIMITS.waiting
     # Nobody waits while there is a place, or behind one who came later.
@@ -129,4 +129,4 @@ async def test_one_that_is_cancelled_with_its_place_in_hand_gives_it_on(ending: 
         await trio.testing.wait_all_tasks_blocked()
         assert (second.ended, third.started) == (True, True)
         third.done.set()
-    assert (admission.at_work, admission.waiting) == (0, 0)
+    assert (taken(admission), queued(admission)) == (0, 0)

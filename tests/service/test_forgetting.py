@@ -16,7 +16,7 @@ MARK = RetryMark(key="k", is_retry=False)
 
 async def test_an_answer_is_let_go_when_no_retry_gets_it_any_more(bench, autojump_clock):
     made = bench(chat_answer(), retry_window=60)
-    sessions = [made.registry.create() for _ in range(1500)]
+    sessions = [await made.registry.create() for _ in range(1500)]
     last = sessions[-1]
     await made.turn(last, "a")
     [committed] = last.history.nodes

@@ -13,9 +13,10 @@ import trio
 import trio.testing
 
 from trio_sessions.config import Settings
-from trio_sessions.hosting import AppServer, bind, hypercorn_config
+from trio_sessions.hosting import AppServer, ConnectionLimits, bind, hypercorn_config
 from trio_sessions.serve import connection_limits, gateway_app
 from trio_sessions.service.gateway import Gateway
+from trio_sessions.store import Store
 from trio_sessions.testing.engine import ScriptedEngine
 from trio_sessions.testing.toy import TOY_END, TOY_START, ToyRenderer
 
@@ -36,6 +37,7 @@ class Served:
         gateway: what is served.
         engine: what it asks.
         server: what takes its connections.
+        limits: what these may take.
         port: where it listens on 127.0.0.1.
         client: a real client, its base URL set.
     """
@@ -43,6 +45,7 @@ class Served:
     gateway: Gateway
     engine: ScriptedEngine
     server: AppServer
+    limits: ConnectionLimits
     port: int
     client: httpx.AsyncClient
 
@@ -68,6 +71,7 @@ class Serve(Protocol):
         *,
         renderer: Any = None,
         clock: Callable[[], float] | None = None,
+        store: Store | None = None,
         **settings: Any,
     ) -> Served:
         """``settings`` are those of ``Settings``."""
@@ -251,6 +255,7 @@ async def serving(
     *,
     renderer: Any = None,
     clock: Callable[[], float] | None = None,
+    store: Store | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """A gateway as ``trio_sessions.serve`` runs it, on a free port."""
@@ -259,15 +264,17 @@ async def serving(
         Settings(port=0, **settings),
         engine=engine,
         renderer=renderer or ToyRenderer(),
+        store=store,
         **({} if clock is None else {"clock": clock}),
     )
     with bind("127.0.0.1", 0) as listener:
-        server = AppServer(gateway_app(gateway), listener, limits=connection_limits(gateway))
+        limits = connection_limits(gateway)
+        server = AppServer(gateway_app(gateway), listener, limits=limits)
         port = listener.getsockname()[1]
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             async with http_client(port) as client:
-                yield Served(gateway, engine, server, port, client)
+                yield Served(gateway, engine, server, limits, port, client)
             await server.stop()
 
 

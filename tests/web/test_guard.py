@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
+from tests.web.audiences import AUDIENCES
 from tests.web.support import CHAT, RawConnection, Serve, Served, Session, assert_error, user
 from tests.web.test_proxy import TRICKS
 from trio_sessions.engine.base import EngineAnswer
 from trio_sessions.errors import PermissionDenied, Unauthenticated
 from trio_sessions.service.keys import DrawnToken, draw_token
 from trio_sessions.testing.engine import ScriptedEngine, chat_answer
-from trio_sessions.web.access import AUDIENCES, Audience
+from trio_sessions.web.access import Audience
 from trio_sessions.web.dialects.routes import COUNTS, DIALECTS
 
 KEY, OTHER_KEY = "a-key-of-24-characters-x", "another-key-of-some-more"

@@ -16,6 +16,7 @@ from trio_sessions.config import Settings
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.service.proxy import ALLOWED_PATHS
 from trio_sessions.testing.engine import ScriptedEngine, chat_answer
+from trio_sessions.testing.store import RecordingStore
 from trio_sessions.testing.toy import ToyRenderer
 from trio_sessions.web.app import create_app
 from trio_sessions.web.dialects.routes import COUNTS, DIALECTS
@@ -137,6 +138,33 @@ async def test_answers_of_turns_are_as_described(serve: Serve, mode: str, path: 
     answer = await session.served.client.post(f"/sessions/nope/{path}", json=BODIES[path])
     check(target, "post", answer)
     check("/sessions/{session_id}", "get", await session.served.client.get(session.path))
+
+
+def test_keys_are_missed_where_they_are_asked_for() -> None:
+    for path, operations in DOCUMENT["paths"].items():
+        for operation in operations.values():
+            wanted = set() if operation.get("security") == [] else {"401", "403"}
+            assert operation["responses"].keys() & {"401", "403"} == wanted, path
+
+
+async def test_a_session_that_is_damaged_is_as_described(serve: Serve) -> None:
+    store = RecordingStore()
+    session = await (await serve(store=store)).session()
+    await session.turn(user("hi"))
+    store.payloads[session.id] *= 2
+    served = await serve(store=store)
+    served.gateway.registry.take_found()
+    for method, below, body in (
+        ("get", "", None),
+        ("post", "/samples", {}),
+        ("post", "/tokenize", {}),
+        ("get", "/v1/models", None),
+        ("post", f"/{CHAT}", BODIES[CHAT]),
+    ):
+        answer = await served.client.request(method.upper(), f"{session.path}{below}", json=body)
+        assert answer.status_code == 500
+        check(f"/sessions/{{session_id}}{below}", method, answer)
+    assert (await served.client.delete(session.path)).status_code == 204
 
 
 async def test_answers_of_the_control_plane_are_as_described(session: Session) -> None:

@@ -71,8 +71,10 @@ def refused(served: Served, limit: str) -> float:
     return value
 
 
-def waiting(served: Served) -> float | None:
-    return served.gateway.metrics.registry.get_sample_value("trio_sessions_turns_waiting")
+def waiting(served: Served) -> float:
+    value = served.gateway.metrics.registry.get_sample_value("trio_sessions_turns_waiting")
+    assert value is not None
+    return value
 
 
 async def ask(session: Session, words: Words, **more: Any) -> httpx.Response:
@@ -140,9 +142,9 @@ class Held:
 
     async def queue(self, words: Words, session: Session | None = None, **more: Any) -> int:
         """A turn that waits for its place."""
-        before = self.served.gateway.admission.waiting
+        before = waiting(self.served)
         index = self.flights.start(partial(ask, session or self.session, words, **more))
-        await until(lambda: self.served.gateway.admission.waiting > before)
+        await until(lambda: waiting(self.served) > before)
         assert waiting(self.served) == before + 1
         return index
 
@@ -179,7 +181,7 @@ class TestNoRoom:
             third = await held.fly(words, second)
             await held.answer()
             assert (await held.flights.response(third)).status_code == 200
-            assert (len(await second.records()), held.served.gateway.admission.at_work) == (1, 0)
+            assert (len(await second.records()), held.served.gateway.admission.of_session(second.id)) == (1, 0)
 
     async def test_a_session_with_too_many_turns_is_refused_and_others_are_not(
         self, serve: Serve, words: Words
@@ -219,7 +221,7 @@ class TestNoRoom:
                 received = b""
                 while received.count(b"\n\n") < 4:
                     received += await anext(pieces)
-                assert held.served.gateway.admission.waiting == 1
+                assert waiting(held.served) == 1
                 await held.answer()
                 await held.answer()
                 rest = b"".join([piece async for piece in pieces])
@@ -364,13 +366,13 @@ async def test_proxied_requests_take_places(serve: Serve) -> None:
         assert error_text(response, 429).startswith("1 turns run and 0 wait")
         assert int(response.headers["retry-after"]) >= 1
         await held.answer()
-        await until(lambda: held.served.gateway.admission.at_work == 0)
+        await until(lambda: held.served.gateway.admission.of_session(held.session.id) == 0)
         index = held.flights.start(partial(held.served.client.post, f"{held.session.path}/tokenize", json={}))
-        await until(lambda: held.served.gateway.admission.at_work == 1)
+        await until(lambda: held.served.gateway.admission.of_session(held.session.id) == 1)
         assert error_text(await ask(held.session, CHAT_WORDS), 429)
         await held.answer()
         assert (await held.flights.response(index)).status_code == 200
-        assert held.served.gateway.admission.at_work == 0
+        assert held.served.gateway.admission.of_session(held.session.id) == 0
 
 
 async def test_counting_tokens_asks_no_engine_and_takes_no_place(serve: Serve) -> None:

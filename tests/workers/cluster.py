@@ -14,7 +14,7 @@ import trio
 from tests.web.support import LIMIT_SECONDS, Served, Session, http_client
 from trio_sessions.config import Settings
 from trio_sessions.hosting import AppServer, bind, url_of
-from trio_sessions.serve import gateway_app
+from trio_sessions.serve import connection_limits, gateway_app
 from trio_sessions.service.gateway import Gateway
 from trio_sessions.testing.engine import ScriptedEngine
 from trio_sessions.testing.toy import ToyRenderer
@@ -109,11 +109,12 @@ async def cluster(
                     passing=passing,
                 )
                 trust = WorkerTrust(member, SECRET, peers)
-                server = AppServer(gateway_app(gateway, behind=front, neighbours=trust), listener)
+                limits = connection_limits(gateway)
+                server = AppServer(gateway_app(gateway, behind=front, neighbours=trust), listener, limits=limits)
                 await nursery.start(server.run)
                 port = listener.getsockname()[1]
                 client = await stack.enter_async_context(http_client(port))
-                made.served.append(Served(gateway, engine, server, port, client))
+                made.served.append(Served(gateway, engine, server, limits, port, client))
                 made.members.append(member)
                 made.passing.append(passing)
                 made.servers.append(server)

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Final
 
 from trio_sessions.cli.options import CONFIG, ENVIRONMENT_PREFIX, SERVE_OPTIONS
 
 __all__ = ["misspelt_variables"]
+
+# Of the project's own tests, which run gateways in the same environment.
+_OF_TESTS: Final = frozenset(
+    {
+        "TRIO_SESSIONS_AGENTS",
+        "TRIO_SESSIONS_AGENTS_CACHE",
+        "TRIO_SESSIONS_KILLS",
+        "TRIO_SESSIONS_KILLS_SEED",
+    }
+)
 
 
 def misspelt_variables(names: Iterable[str]) -> list[str]:
@@ -17,7 +28,8 @@ def misspelt_variables(names: Iterable[str]) -> list[str]:
         names: of the variables that are set.
     """
     known = [option.variable for option in (*SERVE_OPTIONS, CONFIG)]
-    unknown = sorted(name for name in names if name.upper().startswith(ENVIRONMENT_PREFIX) and name not in known)
+    ours = {name for name in names if name.upper().startswith(ENVIRONMENT_PREFIX)}
+    unknown = sorted(ours - {*known, *_OF_TESTS})
     return [_sentence(name, known) for name in unknown]
 
 

@@ -6,9 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Engine", "EngineAnswer", "EngineCall", "Headers"]
+__all__ = ["Engine", "EngineAnswer", "EngineCall", "Headers", "RawHeaders"]
 
 Headers = Sequence[tuple[str, str]]
+
+RawHeaders = Sequence[tuple[bytes, bytes]]
+"""As they are on the wire."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ class Connection(TCPServer):
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, RawData):
             if event.data.startswith(_HEAD_TOO_LARGE):
-                self._limits.refused("header")
+                self._limits.on_limit("header")
             if self._head_due and not event.data.startswith(_INTERIM):
                 # The body follows at once, see ``WholeRequests``, and both are sent together.
                 self._head, self._head_due = event.data, False
@@ -191,7 +191,7 @@ class Connection(TCPServer):
             await self.send_lock.acquire()
         try:
             if not await self._send_in_time(data):
-                self._limits.refused("send_timeout")
+                self._limits.on_limit("send_timeout")
                 self._fate.broken = True
                 await trio.aclose_forcefully(self.stream)
                 await self.protocol.handle(Closed())
@@ -216,7 +216,7 @@ class Connection(TCPServer):
 
     async def _idle_timeout(self) -> None:
         if self._head_began and not self.context.terminated.is_set():
-            self._limits.refused("header_timeout")
+            self._limits.on_limit("header_timeout")
             text = f"the request's head did not arrive within {self._limits.header_seconds:g} s"
             await self._send(last_answer(HTTPStatus.REQUEST_TIMEOUT, text, self.config))
         await self._initiate_server_close()

@@ -9,7 +9,15 @@ from typing import Literal
 
 __all__ = ["ConnectionLimit", "ConnectionLimits", "Room"]
 
-ConnectionLimit = Literal["body", "body_timeout", "connections", "header", "header_timeout", "send_timeout"]
+ConnectionLimit = Literal[
+    "body",
+    "body_timeout",
+    "connections",
+    "header",  # the head of a request was too large
+    "header_timeout",
+    "send_timeout",
+]
+"""Limits of connections, and of what arrives over them."""
 
 
 class Room:
@@ -48,10 +56,10 @@ class ConnectionLimits:
         header_seconds: in which a request's head has to arrive from its first byte on, and in which the first byte of a
             new connection has to.
         send_seconds: in which a client has to take a part of its answer.
-        refused: is told whenever one of these, or the size of heads, ended something.
+        on_limit: is told whenever one of these, or the size of heads, ended something.
     """
 
     room: Room = field(default_factory=Room)
     header_seconds: float = math.inf
     send_seconds: float = math.inf
-    refused: Callable[[ConnectionLimit], None] = _ignore
+    on_limit: Callable[[ConnectionLimit], None] = _ignore

@@ -44,8 +44,6 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("trio_sessions.hosting
 def hypercorn_config() -> Config:
     """Hypercorn's settings, where its defaults do not fit long-running requests."""
     config = Config()
-    # See ``Connection``.
-    config.alpn_protocols = ["http/1.1"]
     config.keep_alive_timeout = _KEEP_ALIVE_SECONDS
     config.keep_alive_max_requests = 2**31
     config.loglevel = "WARNING"
@@ -91,11 +89,6 @@ class AppServer:
         self._stop = trio.Event()
         self._stopped = trio.Event()
 
-    @property
-    def limits(self) -> ConnectionLimits:
-        """What its connections may take."""
-        return self._limits
-
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Answer requests until ``stop``; ``task_status`` is told once they are answered."""
         listen(self._listener)
@@ -129,7 +122,7 @@ class AppServer:
 
     async def _connection(self, stream: trio.SocketStream) -> None:
         if not self._limits.room.take():
-            self._limits.refused("connections")
+            self._limits.on_limit("connections")
             await self._refuse(stream)
             return
         self._streams.add(stream)
@@ -163,7 +156,7 @@ class AppServer:
         except trio.WouldBlock:
             await trio.aclose_forcefully(stream)
             return
-        text = f"the server has {self._limits.room.most:g} connections already (--max-connections)"
+        text = f"the server has {self._limits.room.most:.0f} connections already (--max-connections)"
         answer = last_answer(HTTPStatus.SERVICE_UNAVAILABLE, text, self._config, retry_after=1)
         try:
             with suppress(trio.BrokenResourceError, OSError), trio.move_on_after(_REFUSAL_SECONDS):

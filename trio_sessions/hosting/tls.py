@@ -27,6 +27,8 @@ def server_tls(certificate: Path, key: Path, *, client_ca: Path | None = None) -
         if path is not None:
             _ensure_readable(option, path)
     config = Config()
+    # See ``Connection``; Hypercorn's own would agree on HTTP/2.
+    config.alpn_protocols = ["http/1.1"]
     config.certfile, config.keyfile = str(certificate), str(key)
     # Nobody is there to be asked for one; an encrypted key is an error.
     config.keyfile_password = ""

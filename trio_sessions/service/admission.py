@@ -76,16 +76,6 @@ class Admission:
         self._queue: OrderedDict[trio.Event, None] = OrderedDict()
         self._usual_seconds = 1.0
 
-    @property
-    def at_work(self) -> int:
-        """How many have a place."""
-        return self._taken
-
-    @property
-    def waiting(self) -> int:
-        """How many wait for one."""
-        return len(self._queue)
-
     def of_session(self, session_id: str) -> int:
         """How many of a session have a place or wait for one."""
         return self._of_session.get(session_id, 0)

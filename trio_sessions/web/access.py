@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
 from trio_sessions.core.credentials import opens
+from trio_sessions.engine.base import RawHeaders
 from trio_sessions.errors import PermissionDenied, SessionError, Unauthenticated
 from trio_sessions.service.keys import ApiKeys, is_token
 from trio_sessions.web.paths import routed, session_target
 
-__all__ = ["AUDIENCES", "Access", "Admitted", "Audience", "Judge", "RawHeaders", "Refused", "access_to"]
-
-RawHeaders = Sequence[tuple[bytes, bytes]]
+__all__ = ["Access", "Admitted", "Audience", "Judge", "Refused", "access_to"]
 
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _BEARER: Final = b"bearer"
@@ -35,19 +34,7 @@ class Audience(Enum):
     """Needs an API key."""
 
 
-AUDIENCES: Final[Mapping[str, Audience]] = {
-    "/health": Audience.ANYONE,
-    "/openapi.json": Audience.ANYONE,
-    "/metrics": Audience.OPERATOR,
-    "/sessions": Audience.OPERATOR,
-    "/sessions/<session_id>": Audience.OPERATOR,
-    "/sessions/<session_id>/samples": Audience.OPERATOR,
-    "/sessions/<session_id>/<path:path>": Audience.AGENT,
-    "/sessions/<session_id>/agents/<agent>/<path:path>": Audience.AGENT,
-}
-"""The routes by their rules. What is on none of them is for operators."""
-
-_OPEN_PATHS: Final = frozenset(rule for rule, audience in AUDIENCES.items() if audience is Audience.ANYONE)
+_OPEN_PATHS: Final = frozenset({"/health", "/openapi.json"})
 # Below a session, and for operators with every method.
 _SAMPLES: Final = "samples"
 

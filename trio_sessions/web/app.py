@@ -22,11 +22,10 @@ from trio_sessions.service.keys import draw_token
 from trio_sessions.service.proxy import TURN_PATHS
 from trio_sessions.service.replies import Reply
 from trio_sessions.web.dialects.messages.models import models_question
-from trio_sessions.web.dialects.routes import dialect_at
 from trio_sessions.web.errors import failure_of, status_of
 from trio_sessions.web.listing import page_of, read_page
 from trio_sessions.web.openapi import openapi_document
-from trio_sessions.web.refusals import failed, refused
+from trio_sessions.web.refusals import failed_at, refused
 from trio_sessions.web.turns import TurnRoutes
 
 __all__ = ["create_app"]
@@ -131,7 +130,7 @@ def create_app(gateway: Gateway) -> QuartTrio:
     @app.errorhandler(Exception)
     async def error_of_a_route(error: Exception) -> Response:
         failure = failure_of(error, path=request.path, metrics=gateway.metrics)
-        return _response(failed(dialect_at(request.path), failure))
+        return _response(failed_at(request.path, failure))
 
     # Assigning it is how Quart has an application wrapped.
     app.asgi_app = TurnRoutes(gateway, app.asgi_app)  # type: ignore[method-assign]

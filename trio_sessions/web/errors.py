@@ -33,7 +33,7 @@ from trio_sessions.errors import (
 )
 from trio_sessions.observe import Metrics
 from trio_sessions.service.failure import Failure
-from trio_sessions.service.limits import limit_of
+from trio_sessions.web.limits import limit_of
 
 __all__ = ["STATUS", "advice_on", "failure_of", "status_of"]
 

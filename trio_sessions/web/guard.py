@@ -1,4 +1,4 @@
-"""What stands in front of everything where keys are configured: whoever may not ask is refused before a body is read.
+"""What stands in front where keys are configured: whoever may not ask is refused before a large body is read.
 
 It is an ASGI application around ``WholeRequests``, whose first fault it has to mind itself: an answer that is sent
 before the request's body has arrived ends the connection.
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 import trio
 
+from trio_sessions.engine.base import RawHeaders
 from trio_sessions.errors import PermissionDenied, SessionError
 from trio_sessions.observe import Metrics
 from trio_sessions.service.keys import ApiKeys
 from trio_sessions.service.replies import Reply
-from trio_sessions.web.access import Admitted, Judge, RawHeaders, Refused
+from trio_sessions.web.access import Admitted, Judge, Refused
 from trio_sessions.web.errors import failure_of
-from trio_sessions.web.refusals import denied
+from trio_sessions.web.refusals import failed_at
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
@@ -110,7 +111,8 @@ class Guard:
 
     def _reply(self, scope: HTTPScope, error: SessionError) -> Reply:
         failure = failure_of(error, path=scope["path"], metrics=self._metrics)
-        return denied(scope["path"], failure)
+        # Where no turn goes, there is no dialect to go by.
+        return failed_at(scope["path"], failure, default=None)
 
 
 async def _refuse(reply: Reply, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:

@@ -10,10 +10,10 @@ from trio_sessions.hosting import Refusal
 from trio_sessions.service.dialect import Dialect
 from trio_sessions.service.failure import Failure
 from trio_sessions.service.replies import Reply, json_reply
-from trio_sessions.web.dialects.routes import dialect_at, dialect_of
+from trio_sessions.web.dialects.routes import CHAT, dialect_of
 from trio_sessions.web.errors import advice_on
 
-__all__ = ["denied", "failed", "refusal", "refused"]
+__all__ = ["failed", "failed_at", "refusal", "refused"]
 
 _CODES: Final[Mapping[int, str]] = {
     400: "invalid_request",
@@ -36,14 +36,15 @@ def failed(dialect: Dialect, failure: Failure) -> Reply:
     return replace(reply, headers=(*reply.headers, *advice_on(failure)))
 
 
-def denied(path: str, failure: Failure) -> Reply:
-    """The reply to a request without a credential that opens what it asks for: agents look for it in their own words.
+def failed_at(path: str, failure: Failure, *, default: Dialect | None = CHAT) -> Reply:
+    """A failure in the words of the dialect that is spoken where the request went.
 
     Args:
-        path: of the request, decoded.
+        path: of the request, decoded; of a session or not.
         failure: why.
+        default: the dialect where none is spoken; with None it is ``{"error": text}``, whatever the failure.
     """
-    dialect = dialect_of(path)
+    dialect = dialect_of(path) or default
     if dialect is not None:
         return failed(dialect, failure)
     return json_reply({"error": failure.text}, status=failure.status, headers=advice_on(failure))
@@ -57,7 +58,7 @@ def refused(path: str, status: int, text: str) -> Reply:
         status: HTTP status; a dialect may have another in its place.
         text: what was wrong.
     """
-    return failed(dialect_at(path), Failure(status, text, _CODES.get(status, _OTHER)))
+    return failed_at(path, Failure(status, text, _CODES.get(status, _OTHER)))
 
 
 def refusal(path: str, status: int, text: str) -> Refusal:

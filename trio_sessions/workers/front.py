@@ -17,6 +17,7 @@ import trio
 
 from trio_sessions.config import IN_MEMORY
 from trio_sessions.core import json
+from trio_sessions.engine.base import RawHeaders
 from trio_sessions.engine.headers import HOP_BY_HOP
 from trio_sessions.errors import InvalidRequest
 from trio_sessions.observe import METRICS_CONTENT_TYPE
@@ -29,7 +30,7 @@ from trio_sessions.workers.address import advertised_host
 from trio_sessions.workers.exposition import merge_metrics
 from trio_sessions.workers.membership import Membership
 from trio_sessions.workers.ownership import Placement, owner_of, session_in
-from trio_sessions.workers.peers import PeerFailed, PeerRequest, Peers, RawHeaders
+from trio_sessions.workers.peers import PeerFailed, PeerRequest, Peers
 from trio_sessions.workers.trust import HOP_HEADER, WorkerTrust
 
 if TYPE_CHECKING:

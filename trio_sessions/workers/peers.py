@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -10,11 +10,10 @@ from typing import Final, Self
 
 import httpx
 
+from trio_sessions.engine.base import RawHeaders
 from trio_sessions.engine.http import TrioTransport
 
-__all__ = ["PeerFailed", "PeerRequest", "PeerResponse", "Peers", "RawHeaders"]
-
-RawHeaders = Sequence[tuple[bytes, bytes]]
+__all__ = ["PeerFailed", "PeerRequest", "PeerResponse", "Peers"]
 
 _CONNECT_TIMEOUT_SECONDS: Final = 5.0
 # Below what the server of a worker allows, so that a connection that it is about to close is not used.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
-from trio_sessions.web.access import RawHeaders
+from trio_sessions.engine.base import RawHeaders
 from trio_sessions.workers.membership import Membership
 from trio_sessions.workers.ownership import owner_of, session_in
 from trio_sessions.workers.peers import PeerFailed, PeerRequest, Peers

@@ -12,9 +12,9 @@ from typing import Final
 import h11
 import httpx
 
-__all__ = ["AnswerTooLarge", "Exchange", "Head", "Limits", "RawHeaders"]
+from trio_sessions.engine.base import RawHeaders
 
-RawHeaders = list[tuple[bytes, bytes]]
+__all__ = ["AnswerTooLarge", "Exchange", "Head", "Limits"]
 
 _WITHOUT_BODY: Final = frozenset({204, 304})
 
@@ -89,7 +89,7 @@ class Exchange:
         """
         self._method = method
         try:
-            sent = self._h11.send(h11.Request(method=method, target=target, headers=headers))
+            sent = self._h11.send(h11.Request(method=method, target=target, headers=list(headers)))
         except h11.LocalProtocolError as error:
             raise httpx.LocalProtocolError(str(error)) from error
         return sent or b""

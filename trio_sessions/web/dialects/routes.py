@@ -11,13 +11,15 @@ from trio_sessions.web.dialects.chat import ChatDialect
 from trio_sessions.web.dialects.messages import MessagesDialect
 from trio_sessions.web.dialects.responses import ResponsesDialect
 
-__all__ = ["COUNTS", "DIALECTS", "dialect_at", "dialect_of"]
+__all__ = ["CHAT", "COUNTS", "DIALECTS", "dialect_of"]
 
-_CHAT: Final = ChatDialect()
+CHAT: Final[Dialect] = ChatDialect()
+"""In whose words a client is answered where nothing says whose it speaks."""
+
 _MESSAGES: Final = MessagesDialect()
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
-    CHAT_PATH: _CHAT,
+    CHAT_PATH: CHAT,
     "v1/messages": _MESSAGES,
     # Of clients that are given a base URL with the version.
     "v1/v1/messages": _MESSAGES,
@@ -32,17 +34,12 @@ COUNTS: Final[Mapping[str, CountingDialect]] = {
 """Those in which the length of a prompt can be asked for, by where."""
 
 
-def dialect_at(path: str) -> Dialect:
-    """In whose words a client is answered that got no further than to ``path``: chat's where nothing says otherwise.
+def dialect_of(path: str) -> Dialect | None:
+    """The dialect that is spoken at ``path``, if one is.
 
     Args:
         path: decoded, as in an ASGI scope; of a session or not.
     """
-    return dialect_of(path) or _CHAT
-
-
-def dialect_of(path: str) -> Dialect | None:
-    """The dialect that is spoken at ``path``, if one is."""
     for below, dialect in (*DIALECTS.items(), *COUNTS.items()):
         if path.endswith(f"/{below}"):
             return dialect

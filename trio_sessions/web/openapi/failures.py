@@ -8,7 +8,7 @@ from typing import Final
 
 from trio_sessions.web.openapi.parts import JSON, Answer, Schema, Status, named
 
-__all__ = ["CONTROL", "LIST", "PROXY", "SAMPLES", "failures_of_turns"]
+__all__ = ["CONTROL", "DELETION", "LIST", "OPEN", "PROXY", "SAMPLES", "SESSION", "failures_of_turns"]
 
 _MEANINGS: Final[Mapping[int, str]] = {
     400: "The request cannot be served as it is; the text says what is wrong.",
@@ -32,8 +32,9 @@ _MEANINGS: Final[Mapping[int, str]] = {
         "written; try again."
     ),
 }
-# Decided before a route is reached, or by limits and keys that all have.
-_ANYWHERE: Final = (401, 403, 408, 413, 421, 429, 431, 503)
+# Decided before a route is reached, or by limits that all have.
+_UNKEYED: Final = (408, 413, 421, 429, 431, 503)
+_ANYWHERE: Final = (401, 403, *_UNKEYED)
 _AGAIN: Final = "Seconds after which to try again."
 _WITHOUT_BODY: Final = frozenset({431})
 
@@ -57,16 +58,25 @@ _ERROR: Final = named("Error")
 # An engine's own refusal is passed on to clients that speak its language.
 _CHAT_REFUSAL: Final = {"anyOf": [_ERROR, named("OpenAIError"), named("EngineRefusal")]}
 
+OPEN: Final = _answers("Plain", *_UNKEYED, schema=_ERROR)
+"""Of the routes that need no key."""
+
 CONTROL: Final = _answers("Plain", *_ANYWHERE, schema=_ERROR)
-"""Of every route that asks no engine."""
+"""Of the routes that need one, and neither an engine nor a session."""
 
 LIST: Final = _answers("Plain", 400, *_ANYWHERE, schema=_ERROR)
 """Of the list of sessions."""
 
-SAMPLES: Final = _answers("Plain", 400, 404, *_ANYWHERE, schema=_ERROR)
+SESSION: Final = _answers("Plain", 404, 500, *_ANYWHERE, schema=_ERROR)
+"""Of reading a session."""
+
+DELETION: Final = _answers("Plain", 404, *_ANYWHERE, schema=_ERROR)
+"""Of its end, for which it is not read."""
+
+SAMPLES: Final = _answers("Plain", 400, 404, 500, *_ANYWHERE, schema=_ERROR)
 """Of the samples, but for the status that has its reason as text."""
 
-PROXY: Final = _answers("Engine", 404, 502, *_ANYWHERE, schema={"anyOf": [_ERROR, named("EngineRefusal")]})
+PROXY: Final = _answers("Engine", 404, 500, 502, *_ANYWHERE, schema={"anyOf": [_ERROR, named("EngineRefusal")]})
 """Of what is passed on; they may be the engine's as well, and every other answer is."""
 
 

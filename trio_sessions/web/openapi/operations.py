@@ -8,7 +8,7 @@ from typing import Final
 from trio_sessions.service.proxy import ALLOWED_PATHS
 from trio_sessions.web.dialects.routes import COUNTS, DIALECTS
 from trio_sessions.web.headers import REMAINING_HEADER
-from trio_sessions.web.openapi.failures import CONTROL, LIST, PROXY, SAMPLES, failures_of_turns
+from trio_sessions.web.openapi.failures import CONTROL, DELETION, LIST, OPEN, PROXY, SAMPLES, SESSION, failures_of_turns
 from trio_sessions.web.openapi.parts import (
     EVENTS,
     JSON,
@@ -19,7 +19,6 @@ from trio_sessions.web.openapi.parts import (
     Operation,
     Parameter,
     Schema,
-    Status,
     named,
 )
 
@@ -72,73 +71,73 @@ def operations() -> Iterator[Operation]:
 
 def _control() -> Iterator[Operation]:
     yield Operation(
-        "get",
-        "/health",
-        "health",
-        "server",
-        "Whether it serves.",
-        {200: Answer("It does.", {JSON: named("Health")}), **CONTROL},
+        method="get",
+        path="/health",
+        name="health",
+        tag="server",
+        summary="Whether it serves.",
+        answers={200: Answer("It does.", {JSON: named("Health")}), **OPEN},
         needs_key=False,
     )
     yield Operation(
-        "get",
-        "/metrics",
-        "metrics",
-        "server",
-        "Metrics for Prometheus.",
-        {200: Answer("Text.", {TEXT: _TEXT_SCHEMA}), **CONTROL},
+        method="get",
+        path="/metrics",
+        name="metrics",
+        tag="server",
+        summary="Metrics for Prometheus.",
+        answers={200: Answer("Text.", {TEXT: _TEXT_SCHEMA}), **CONTROL},
     )
     yield Operation(
-        "get",
-        "/openapi.json",
-        "openapi",
-        "server",
-        "This document.",
-        {200: Answer("The document.", {JSON: named("Openapi")}), **CONTROL},
+        method="get",
+        path="/openapi.json",
+        name="openapi",
+        tag="server",
+        summary="This document.",
+        answers={200: Answer("The document.", {JSON: named("Openapi")}), **OPEN},
         needs_key=False,
     )
     yield Operation(
-        "post",
-        "/sessions",
-        "create_session",
-        "sessions",
-        "Make a session. A body is not read.",
-        {200: Answer("It is there.", {JSON: named("CreatedSession")}), **CONTROL},
+        method="post",
+        path="/sessions",
+        name="create_session",
+        tag="sessions",
+        summary="Make a session. A body is not read.",
+        answers={200: Answer("It is there.", {JSON: named("CreatedSession")}), **CONTROL},
     )
     yield Operation(
-        "get",
-        "/sessions",
-        "list_sessions",
-        "sessions",
-        "The sessions there are, in the order of their ids.",
-        {200: Answer("A page of them.", {JSON: named("SessionList")}), **LIST},
+        method="get",
+        path="/sessions",
+        name="list_sessions",
+        tag="sessions",
+        summary="The sessions there are, in the order of their ids.",
+        answers={200: Answer("A page of them.", {JSON: named("SessionList")}), **LIST},
         parameters=(_LIMIT, _AFTER),
     )
     yield Operation(
-        "get",
-        "/sessions/{session_id}",
-        "get_session",
-        "sessions",
-        "Its records and metadata.",
-        {200: Answer("As it is now.", {JSON: named("SessionState")}), **_SESSION_FAILURES},
+        method="get",
+        path="/sessions/{session_id}",
+        name="get_session",
+        tag="sessions",
+        summary="Its records and metadata.",
+        answers={200: Answer("As it is now.", {JSON: named("SessionState")}), **SESSION},
         parameters=(_SESSION,),
     )
     yield Operation(
-        "delete",
-        "/sessions/{session_id}",
-        "delete_session",
-        "sessions",
-        "End a session.",
-        {204: Answer("It is gone."), **_SESSION_FAILURES},
+        method="delete",
+        path="/sessions/{session_id}",
+        name="delete_session",
+        tag="sessions",
+        summary="End a session.",
+        answers={204: Answer("It is gone."), **DELETION},
         parameters=(_SESSION,),
     )
     yield Operation(
-        "post",
-        "/sessions/{session_id}/samples",
-        "samples",
-        "sessions",
-        "Training samples, as one safetensors payload.",
-        {
+        method="post",
+        path="/sessions/{session_id}/samples",
+        name="samples",
+        tag="sessions",
+        summary="Training samples, as one safetensors payload.",
+        answers={
             200: Answer("The samples.", {OCTETS: None}),
             422: Answer("The turns do not make samples; the reason.", {TEXT: _TEXT_SCHEMA}),
             **SAMPLES,
@@ -148,20 +147,15 @@ def _control() -> Iterator[Operation]:
     )
 
 
-_SESSION_FAILURES: Final[Mapping[Status, Answer]] = {
-    status: answer for status, answer in SAMPLES.items() if status != 400
-}
-
-
 def _turns(base: str, suffix: str, parameters: tuple[Parameter, ...]) -> Iterator[Operation]:
     for path, dialect in DIALECTS.items():
         yield Operation(
-            "post",
-            f"{base}/{path}",
-            f"{_name(path)}{suffix}",
-            "turns",
-            f"A turn, in the {dialect.name} dialect.",
-            {
+            method="post",
+            path=f"{base}/{path}",
+            name=f"{_name(path)}{suffix}",
+            tag="turns",
+            summary=f"A turn, in the {dialect.name} dialect.",
+            answers={
                 200: Answer(
                     "The answer, whole or as events.",
                     {JSON: _ANSWERS[dialect.name], EVENTS: _TEXT_SCHEMA},
@@ -175,12 +169,12 @@ def _turns(base: str, suffix: str, parameters: tuple[Parameter, ...]) -> Iterato
         )
     for path, counting in COUNTS.items():
         yield Operation(
-            "post",
-            f"{base}/{path}",
-            f"{_name(path)}{suffix}",
-            "turns",
-            "How many ids the prompt of a turn would have.",
-            {200: Answer("So many.", {JSON: named("MessagesTokens")}), **failures_of_turns(counting.name)},
+            method="post",
+            path=f"{base}/{path}",
+            name=f"{_name(path)}{suffix}",
+            tag="turns",
+            summary="How many ids the prompt of a turn would have.",
+            answers={200: Answer("So many.", {JSON: named("MessagesTokens")}), **failures_of_turns(counting.name)},
             parameters=parameters,
             body=Body(_REQUESTS[counting.name]),
         )
@@ -188,20 +182,27 @@ def _turns(base: str, suffix: str, parameters: tuple[Parameter, ...]) -> Iterato
 
 def _proxied(base: str, suffix: str, parameters: tuple[Parameter, ...]) -> Iterator[Operation]:
     for path in sorted(ALLOWED_PATHS):
-        yield _passed_on(f"{base}/{path}", f"{_name(path)}{suffix}", path in _POSTED, parameters, path == "v1/models")
-    model = (*parameters, _MODEL)
-    yield _passed_on(f"{base}/v1/models/{{model}}", f"v1_model{suffix}", False, model, True)
+        models = (_VERSION,) if path == "v1/models" else ()
+        yield _passed_on(
+            path=f"{base}/{path}",
+            name=f"{_name(path)}{suffix}",
+            parameters=(*parameters, *models),
+            posted=path in _POSTED,
+        )
+    yield _passed_on(
+        path=f"{base}/v1/models/{{model}}", name=f"v1_model{suffix}", parameters=(*parameters, _MODEL, _VERSION)
+    )
 
 
-def _passed_on(path: str, name: str, posted: bool, parameters: tuple[Parameter, ...], models: bool) -> Operation:
+def _passed_on(*, path: str, name: str, parameters: tuple[Parameter, ...], posted: bool = False) -> Operation:
     return Operation(
-        "post" if posted else "get",
-        path,
-        f"engine_{name}",
-        "engine",
-        "Passed on to the engine, with any of GET, POST, PUT, DELETE and PATCH; nothing is recorded.",
-        {**PROXY, "default": _ENGINE},
-        parameters=(*parameters, _VERSION) if models else parameters,
+        method="post" if posted else "get",
+        path=path,
+        name=f"engine_{name}",
+        tag="engine",
+        summary="Passed on to the engine, with any of GET, POST, PUT, DELETE and PATCH; nothing is recorded.",
+        answers={**PROXY, "default": _ENGINE},
+        parameters=parameters,
         body=Body({"type": "object"}, required=False) if posted else None,
     )
 

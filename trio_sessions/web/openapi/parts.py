@@ -39,11 +39,11 @@ def named(name: str) -> Schema:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What stands in the path or in a header.
+    """What stands in the path, in the query or in a header.
 
     Attributes:
-        name: in the path, or of the header.
-        where: ``path`` or ``header``; what is in the path has to be there.
+        name: in the path or the query, or of the header.
+        where: ``path``, ``query`` or ``header``; what is in the path has to be there.
         description: what it means.
         schema: of its value.
     """
@@ -110,7 +110,7 @@ class Body:
         return {"required": self.required, "content": _content({JSON: self.schema})}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One method of one path.
 
@@ -121,7 +121,7 @@ class Operation:
         tag: the group it belongs to.
         summary: what it does.
         answers: by status.
-        parameters: of its path and headers.
+        parameters: of its path, its query and its headers.
         body: of the request; None where none is read.
         needs_key: whether a key is asked for where the server has keys.
     """
