@@ -146,15 +146,18 @@ class Planner:
             )
             extension = Extension(keep=0, token_ids=prompt)
         else:
+            refused: AppendRoleNotSupported | None = None
             try:
                 extension = await self._offload(
                     lambda: self._extend(attachment, stored, prepared, kwargs, now=session.created), size=weight
                 )
-            except AppendRoleNotSupported:
+            except AppendRoleNotSupported as error:
+                refused = error
+            if refused is not None:
                 if settles and attachment.discards and not session.closed:
                     await session.journal.write_rollback(attachment)
                     session.history.settle_refused_role(attachment)
-                raise
+                raise refused
         self._limits.check_tokens(stored=session.history.stored_tokens(attachment), added=len(extension.token_ids))
         input_ids = np.concatenate([stored[: extension.keep], extension.token_ids])
         request = prepared.engine_request(
