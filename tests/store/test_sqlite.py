@@ -201,8 +201,10 @@ async def test_relaxed_writes_later_what_the_disk_had_no_room_for(path: Path, au
 
 async def test_a_cancelled_store_lets_nobody_wait_for_ever(path: Path) -> None:
     failed = []
+    to_use, to_append = trio.open_memory_channel[SqliteStore](1)
 
-    async def append(store: SqliteStore) -> None:
+    async def append() -> None:
+        store = await to_append.receive()
         with trio.CancelScope(shield=True):
             while not failed:
                 try:
@@ -212,9 +214,10 @@ async def test_a_cancelled_store_lets_nobody_wait_for_ever(path: Path) -> None:
 
     with trio.move_on_after(5):
         async with trio.open_nursery() as outside:
+            outside.start_soon(append)
             with trio.CancelScope() as scope:
                 async with opened(path) as store:
-                    outside.start_soon(append, store)  # noqa: ASYNC111 - it is to see the end of the store
+                    to_use.send_nowait(store)
                     await trio.testing.wait_all_tasks_blocked()
                     scope.cancel()
                     await trio.sleep_forever()
