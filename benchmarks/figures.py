@@ -5,8 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 __all__ = ["Figure", "Row", "Table", "figure", "percentile", "ratio"]
+
+
+_LEAST: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,9 @@ def figure(values: Iterable[float], *, target: float | None = None) -> Figure:
 
 def ratio(above: Figure, below: Figure, *, target: float | None = None) -> Figure:
     """What was measured in the same repeat, divided pair by pair."""
-    return Figure(tuple(a / b for a, b in zip(above.values, below.values, strict=True)), target)
+    pairs = zip(above.values, below.values, strict=True)
+    # Processor time is counted in ticks, of which a short run may have none.
+    return Figure(tuple(a / max(b, _LEAST) for a, b in pairs), target)
 
 
 def percentile(values: Iterable[float], share: float) -> float:

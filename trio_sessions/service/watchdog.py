@@ -26,12 +26,12 @@ async def watch_loop(metrics: Metrics, *, interval: float = _INTERVAL_SECONDS) -
     """
     count_tasks_at = trio.current_time()
     while True:
+        if trio.current_time() >= count_tasks_at:
+            count_tasks_at += _TASKS_INTERVAL_SECONDS
+            metrics.tasks.set(trio.lowlevel.current_statistics().tasks_living)
         due = trio.current_time() + interval
         await trio.sleep_until(due)
         late = trio.current_time() - due
         metrics.loop_lag_seconds.observe(late)
         if late >= _WORTH_A_LINE_SECONDS:
             _log.warning("the event loop was held", seconds=round(late, 3))
-        if due >= count_tasks_at:
-            count_tasks_at = due + _TASKS_INTERVAL_SECONDS
-            metrics.tasks.set(trio.lowlevel.current_statistics().tasks_living)
