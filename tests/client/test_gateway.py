@@ -107,8 +107,8 @@ def test_a_truncated_turn_is_told_from_other_refusals(driver: Driver, tree_gatew
 def test_an_openai_client_in_the_session(driver: Driver, gateway: str) -> None:
     async def scenario(client):
         async with client.session() as session:
-            agent = OpenAI(base_url=session.base_url, api_key="unused", max_retries=0)
-            agent.chat.completions.create(model="default", messages=[USER])
+            with OpenAI(base_url=session.base_url, api_key="unused", max_retries=0) as agent:
+                agent.chat.completions.create(model="default", messages=[USER])
             return await session.read()
 
     assert len(driver.run(gateway, scenario).records) == 1
@@ -120,10 +120,12 @@ def test_several_agents_in_one_session(driver: Driver, tree_gateway: str) -> Non
     async def scenario(client):
         async with client.session() as session:
             one, two = session.base_urls(agent="one"), session.base_urls(agent="sub agent 2")
-            OpenAI(base_url=one.openai, api_key="unused").chat.completions.create(model="m", messages=[USER])
-            Anthropic(base_url=two.anthropic, api_key="unused").messages.create(
-                model="m", messages=[USER], max_tokens=50
-            )
+            with (
+                OpenAI(base_url=one.openai, api_key="unused") as first,
+                Anthropic(base_url=two.anthropic, api_key="unused") as second,
+            ):
+                first.chat.completions.create(model="m", messages=[USER])
+                second.messages.create(model="m", messages=[USER], max_tokens=50)
             await session.chat([USER])
             return await session.samples()
 
