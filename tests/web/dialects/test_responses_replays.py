@@ -118,7 +118,7 @@ async def test_the_same_beside_references_is_what_is_stored(serve: Serve, kept: 
 
 @pytest.mark.parametrize(
     "more",
-    [lambda item: {**item, "call_id": "c9", "id": item["id"].replace("_0", "_7")}, lambda item: item],
+    [lambda item: {**item, "call_id": "c9", "id": item["id"].removesuffix("_0") + "_7"}, lambda item: item],
     ids=["another", "one twice"],
 )
 async def test_a_call_that_is_not_in_what_is_named_is_another(serve: Serve, more: Callable[[Any], Any]) -> None:
