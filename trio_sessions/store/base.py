@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trio_sessions.store.events import Event, SessionCreated
+from trio_sessions.store.events import Event, InvalidEvent, SessionCreated, TurnCommitted, TurnsDiscarded
 
 __all__ = ["JournalIdentity", "Store", "StoredSession"]
 
@@ -43,6 +43,30 @@ class StoredSession:
     created: SessionCreated
     turns: int
     events: int
+
+    @classmethod
+    def of(cls, session_id: str, events: Iterable[Event]) -> StoredSession:
+        """The session that has these events, which are all of it.
+
+        Raises:
+            InvalidEvent: they do not begin with its creation.
+        """
+        created: SessionCreated | None = None
+        turns = count = 0
+        for event in events:
+            match event:
+                case SessionCreated():
+                    created = event
+                case TurnCommitted():
+                    turns += 1 - event.discards
+                case TurnsDiscarded():
+                    turns -= event.discards
+            count += 1
+            if created is None:
+                break
+        if created is None:
+            raise InvalidEvent("the first event is not that it was created")
+        return cls(session_id, created, turns, count)
 
 
 class Store(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from trio_sessions.errors import StoreUnavailable
-from trio_sessions.store import Event, SessionCreated, StoredSession, TurnCommitted, TurnsDiscarded
+from trio_sessions.store import Event, SessionCreated, StoredSession
 from trio_sessions.store.events import decode_event, encode_event
 
 __all__ = ["RecordingStore"]
@@ -35,7 +35,7 @@ class RecordingStore:
     @property
     def found(self) -> Sequence[StoredSession]:
         """What a store would find that is opened with the same events."""
-        return [_stored(session_id, self.events(session_id)) for session_id in sorted(self.payloads)]
+        return [StoredSession.of(session_id, self.events(session_id)) for session_id in sorted(self.payloads)]
 
     def events(self, session_id: str) -> list[Event]:
         """The events of a session."""
@@ -75,14 +75,3 @@ class RecordingStore:
     def _require_whole(self) -> None:
         if self.broken:
             raise StoreUnavailable(self.broken)
-
-
-def _stored(session_id: str, events: Sequence[Event]) -> StoredSession:
-    created = events[0]
-    assert isinstance(created, SessionCreated)
-    turns = sum(
-        1 - event.discards if isinstance(event, TurnCommitted) else -event.discards
-        for event in events
-        if isinstance(event, TurnCommitted | TurnsDiscarded)
-    )
-    return StoredSession(session_id, created, turns, len(events))

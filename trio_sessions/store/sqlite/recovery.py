@@ -15,8 +15,8 @@ from typing import Final
 
 from trio_sessions.errors import ConfigurationError
 from trio_sessions.store.base import JournalIdentity, StoredSession
-from trio_sessions.store.events import InvalidEvent, SessionCreated, TurnCommitted, TurnsDiscarded, decode_event
-from trio_sessions.store.sqlite.database import IDENTITY_TABLES, Database, Row, RowsDamaged
+from trio_sessions.store.events import InvalidEvent, decode_event
+from trio_sessions.store.sqlite.database import IDENTITY_TABLES, Database, RowsDamaged
 from trio_sessions.store.sqlite.files import LOG, WrittenAhead, beside, create_empty, read_ahead, require_ours
 
 __all__ = ["OpenedJournal", "open_journal"]
@@ -161,7 +161,9 @@ def _survey(database: Database) -> _Survey:
     bound: JournalIdentity | None = None
     for table in IDENTITY_TABLES:
         with damage.noted():
-            bound = bound or database.identity(table)
+            # Both are looked at: one that is damaged is to be made anew.
+            again = database.identity(table)
+            bound = bound or again
     counts: Mapping[str, int | None] | None = None
     with damage.noted():
         counts = database.sessions()
@@ -175,7 +177,7 @@ def _survey(database: Database) -> _Survey:
             continue
         session: StoredSession | None = None
         with damage.noted():
-            session = _stored(session_id, database.read(session_id))
+            session = StoredSession.of(session_id, (decode_event(row.payload) for row in database.read(session_id)))
         # Where there are fewer than were counted the last of them are gone; and sessions of nobody knows which mode and
         # tokenizer cannot be served.
         if session is None or bound is None or events not in (None, session.events):
@@ -183,24 +185,6 @@ def _survey(database: Database) -> _Survey:
         else:
             found.append(session)
     return _Survey(bound=bound, found=tuple(found), lost=tuple(lost), damaged=damage.found or bool(lost))
-
-
-def _stored(session_id: str, rows: Iterator[Row]) -> StoredSession:
-    created: SessionCreated | None = None
-    turns = events = 0
-    for row in rows:
-        event = decode_event(row.payload)
-        events += 1
-        match event:
-            case SessionCreated():
-                created = event
-            case TurnCommitted():
-                turns += 1 - event.discards
-            case TurnsDiscarded():
-                turns -= event.discards
-    if created is None:
-        raise RowsDamaged("its first event is missing")
-    return StoredSession(session_id, created, turns, events)
 
 
 def _require_bound(path: Path, database: Database, identity: JournalIdentity, survey: _Survey) -> None:
